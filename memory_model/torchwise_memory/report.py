@@ -1,0 +1,148 @@
+"""What an estimate says. Bytes are integers per GPU; an unknown size is None, never invented."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+
+class Origin(NamedTuple):
+    """Who asked for something: a line of a file. Opaque to this package; lines count from 1."""
+
+    path: str
+    line: int
+
+
+class Phase(Enum):
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    OPTIMIZER = "optimizer"
+
+
+class Kind(Enum):
+    TRAINING = "training"
+    GENERATION = "generation"
+    INFERENCE = "inference"
+
+
+class Source(Enum):
+    """How a plan field came to be known."""
+
+    READ = "read"
+    DEFAULT = "default"
+    CONFIGURED = "configured"
+    ASSUMED = "assumed"
+    UNKNOWN = "unknown"
+
+
+class Verdict(Enum):
+    FITS = "fits"
+    PROBABLY_FITS = "probably-fits"
+    BORDERLINE = "borderline"
+    PROBABLY_OOM = "probably-oom"
+    OOM = "oom"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A 90 % interval in bytes."""
+
+    low: int
+    point: int
+    high: int
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """The three peaks of a warm step.
+
+    allocated: what `torch.cuda.max_memory_allocated()` would say; reserved: likewise
+    `max_memory_reserved()`; device: reserved plus context and libraries, what nvidia-smi shows.
+    """
+
+    allocated: Interval | None
+    reserved: Interval | None
+    device: Interval | None
+
+
+@dataclass(frozen=True, slots=True)
+class PlanField:
+    """One fact of the training plan and where it was read."""
+
+    value: str | int | float | bool | tuple[int, ...] | None
+    source: Source
+    origin: Origin | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Alive:
+    """A group of tensors alive at the peak."""
+
+    bytes: int
+    what: str
+    origin: Origin | None = None
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class GpuVerdict:
+    """Whether the peak fits a card; `total_bytes` is what PyTorch sees as total memory."""
+
+    name: str
+    title: str
+    total_bytes: int
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class TextEdit:
+    """A mechanical edit of a remedy; positions count from 0, columns in code points."""
+
+    path: str
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """One change, the peak it leads to and what it costs."""
+
+    change: str
+    saves_bytes: int
+    peak_bytes: int
+    cost: str
+    edits: tuple[TextEdit, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """The answer for one loop. `origin` is the line of the loop."""
+
+    origin: Origin
+    kind: Kind
+    plan: dict[str, PlanField]
+    parameters: int | None
+    trainable_parameters: int | None
+    peak: Peak
+    phase: Phase | None
+    breakdown: dict[str, int]
+    alive: tuple[Alive, ...]
+    assumptions: tuple[str, ...]
+    gpus: tuple[GpuVerdict, ...] = ()
+    remedies: tuple[Remedy, ...] = ()
+    gpus_used: int = 1
+    read_files: tuple[str, ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True)
+class Unanswered:
+    """Why a file got no estimate: the first thing that was not known, and where."""
+
+    origin: Origin
+    message: str

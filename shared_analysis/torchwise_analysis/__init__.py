@@ -1,0 +1,1 @@
+"""Reads training code: source, interpreter, rules, training plan. Knows no editor protocol."""

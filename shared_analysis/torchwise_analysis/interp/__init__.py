@@ -1,0 +1,1 @@
+"""Interpreters of training code: one language core, two drivers."""
