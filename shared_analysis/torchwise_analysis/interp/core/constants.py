@@ -7,12 +7,15 @@ Python. Every operation here checks the size of its result before it computes it
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Callable, Sized
 from typing import cast
 
 MAX_INT_BITS = 4096
 MAX_TEXT_LENGTH = 1 << 20
 MAX_ITEMS = 1 << 20
+
+_WIDE_FORMAT = re.compile(r"\d{5}|\*")
 
 
 class TooLarge(Exception):
@@ -88,8 +91,8 @@ def _check_size(op: str, left: object, right: object) -> None:
     elif op == "+" and isinstance(left, Sized) and isinstance(right, Sized):
         if len(left) + len(right) > MAX_ITEMS:
             raise TooLarge
-    elif op == "%" and isinstance(left, (str, bytes)):
-        # a format such as "%999999999d" makes its text out of one number
+    elif op == "%" and isinstance(left, (str, bytes)) and _WIDE_FORMAT.search(str(left)):
+        # "%999999999d" makes its text out of one number, "%*d" out of an argument
         raise TooLarge
 
 

@@ -15,7 +15,7 @@ def absolute_module(module: str, level: int, importer: str, importer_is_package:
     if not importer_is_package:
         parts = parts[:-1]
     drop = level - 1
-    if drop > len(parts):
+    if drop and drop >= len(parts):
         return None
     parts = parts[: len(parts) - drop]
     return ".".join([*parts, module] if module else parts)

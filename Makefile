@@ -1,0 +1,66 @@
+# `make` alone lists the targets. CI calls these targets and nothing else.
+VENV := .venv
+BIN := $(VENV)/bin
+PYTHON := $(BIN)/python
+TORCH_VENV := .venv-torch
+CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/torchwise-editors
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint format types check test-torch pages bench build clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(VENV)/.installed: pyproject.toml
+	python3 -m venv $(VENV)
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check --editable . --group dev
+	@touch $@
+
+setup: $(VENV)/.installed  ## create .venv with the product and the development tools
+
+demo: setup  ## the main job: check and estimate the shipped example scripts
+	$(BIN)/torchwise check examples --fail-on error || test $$? -eq 1
+	$(BIN)/torchwise estimate examples/train_gpt.py --gpu rtx-4090 --gpu a100-80gb
+
+test: setup  ## run the tests (no torch needed)
+	$(PYTHON) -m pytest
+
+lint: setup  ## formatting, lint, layer contract, drift of generated pages
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports
+	$(PYTHON) -m torchwise_analysis.rules.pages --check
+
+format: setup  ## format the code and apply ruff's safe fixes
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: setup  ## mypy strict and pyright strict
+	$(BIN)/mypy
+	$(BIN)/pyright
+
+check: lint types test  ## everything that needs neither torch nor an editor
+
+$(TORCH_VENV)/.installed: pyproject.toml
+	python3 -m venv $(TORCH_VENV)
+	$(TORCH_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
+	$(TORCH_VENV)/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0 numpy
+	$(TORCH_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable . --group dev
+	@touch $@
+
+test-torch: $(TORCH_VENV)/.installed  ## compare with a real PyTorch (CPU), in an environment of its own
+	$(TORCH_VENV)/bin/python -m pytest -m torch
+
+pages: setup  ## write docs/rules from the rule files
+	$(PYTHON) -m torchwise_analysis.rules.pages
+
+bench: setup  ## the cost of an edit against a full parse
+	$(PYTHON) benchmarks/edit_cost.py
+
+build: setup  ## wheel and sdist in dist/
+	$(PYTHON) -m build
+
+clean:  ## remove what the other targets made
+	rm -rf $(VENV) $(TORCH_VENV) dist build node_modules vscode-extension/dist vscode-extension/*.vsix
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,187 @@
+"""The files of one project and of the libraries it uses, found by name and lowered when asked for.
+
+An import is resolved the way CPython's path finder would, over folders that are only ever listed and
+read: the importing file's own package, the project's roots (the folder of the script, the project
+folder, its `src`), then library folders. Nothing is put on `sys.path`, no interpreter is started,
+`.pth` files and import hooks are not followed. Compiled modules and namespace packages without
+source have nothing to read and stay unresolved.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from torchwise_analysis.source import lower_text
+from torchwise_analysis.source.decode import decode
+from torchwise_analysis.source.nodes import Module
+
+# The largest source file of the Python world that anyone imports is below 2 MiB; more is data.
+MAX_FILE_BYTES = 4 << 20
+
+_PROJECT_MARKS = ("pyproject.toml", "setup.py", "setup.cfg", ".git")
+
+
+@dataclass(frozen=True, slots=True)
+class SourceModule:
+    """A module whose source text can be read.
+
+    `name` is dotted and absolute as seen from the root it was found in. `is_library` marks what was
+    found below a library folder: the rules driver never descends into it.
+    """
+
+    name: str
+    path: str
+    is_package: bool
+    is_library: bool
+
+
+class Project:
+    """Finds and lowers modules lazily; one instance serves many analyses of one project.
+
+    `overlay` gives the lowered module of an open document, so that unsaved text wins over the disk.
+    """
+
+    def __init__(
+        self,
+        roots: Sequence[str],
+        libraries: Sequence[str] = (),
+        overlay: Callable[[str], Module | None] = lambda path: None,
+    ) -> None:
+        self.roots = tuple(roots)
+        self.libraries = tuple(libraries)
+        self._overlay = overlay
+        self._found: dict[tuple[str, str], SourceModule | None] = {}
+        self._texts: dict[str, str | None] = {}
+        self._modules: dict[str, Module | None] = {}
+
+    def find(self, name: str, importer: str | None = None) -> SourceModule | None:
+        """The module called `name` (absolute, dotted) as imported from the file `importer`."""
+        near = os.path.dirname(importer) if importer else ""
+        key = (name, near)
+        if key not in self._found:
+            self._found[key] = self._search(name, near)
+        return self._found[key]
+
+    def find_relative(self, module: str, level: int, importer: str) -> SourceModule | None:
+        """The module that `from <level dots><module> import ...` means in the file `importer`.
+
+        Resolved by folders, so that packages without `__init__.py` work too.
+        """
+        folder = os.path.dirname(importer)
+        for _ in range(level - 1):
+            folder = os.path.dirname(folder)
+        parts = module.split(".") if module else []
+        found = _in_folder(folder, parts) if parts else _package_file(folder)
+        return self.describe(found[0]) if found else None
+
+    def describe(self, path: str) -> SourceModule:
+        """The module that the file `path` is: its dotted name follows from its packages."""
+        library = any(_is_below(path, folder) for folder in self.libraries)
+        return SourceModule(module_name(path), path, os.path.basename(path) == "__init__.py", library)
+
+    def text(self, path: str) -> str | None:
+        """The text of a file; None if it cannot be read or is too large."""
+        if path not in self._texts:
+            self._texts[path] = _read(path)
+        return self._texts[path]
+
+    def load(self, path: str) -> Module | None:
+        """The lowered module of a file; None if it cannot be read."""
+        open_module = self._overlay(path)
+        if open_module is not None:
+            return open_module
+        if path not in self._modules:
+            text = self.text(path)
+            self._modules[path] = None if text is None else lower_text(path, text)
+        return self._modules[path]
+
+    def forget(self, path: str) -> None:
+        """Drop what is known of `path` and of every unresolved name: a file appeared or changed."""
+        self._texts.pop(path, None)
+        self._modules.pop(path, None)
+        self._found.clear()
+
+    def _search(self, name: str, near: str) -> SourceModule | None:
+        parts = name.split(".")
+        if not all(part.isidentifier() for part in parts):
+            return None
+        for folder in self._search_folders(near):
+            found = _in_folder(folder, parts)
+            if found is not None:
+                path, is_package = found
+                return SourceModule(name, path, is_package, is_library=folder in self.libraries)
+        return None
+
+    def _search_folders(self, near: str) -> Iterable[str]:
+        seen: set[str] = set()
+        for folder in (*([package_root(near)] if near else []), *self.roots, *self.libraries):
+            if folder not in seen:
+                seen.add(folder)
+                yield folder
+
+
+def package_root(folder: str) -> str:
+    """The folder that would be on `sys.path`: the first one upwards that is not a package."""
+    while os.path.isfile(os.path.join(folder, "__init__.py")):
+        parent = os.path.dirname(folder)
+        if parent == folder:
+            break
+        folder = parent
+    return folder
+
+
+def module_name(path: str) -> str:
+    """The dotted name of a file, from the packages around it."""
+    folder, base = os.path.split(path)
+    stem = base.removesuffix(".py")
+    parts = [] if stem == "__init__" else [stem]
+    root = package_root(folder)
+    relative = os.path.relpath(folder, root)
+    if relative != ".":
+        parts = [*relative.split(os.sep), *parts]
+    return ".".join(parts)
+
+
+def project_roots(path: str) -> tuple[str, ...]:
+    """Folders from which imports of the file `path` resolve: package root, project folder, its `src`."""
+    folder = os.path.dirname(os.path.abspath(path))
+    roots = [package_root(folder)]
+    for parent in (folder, *(str(p) for p in Path(folder).parents)):
+        if any(os.path.exists(os.path.join(parent, mark)) for mark in _PROJECT_MARKS):
+            roots.append(parent)
+            source = os.path.join(parent, "src")
+            if os.path.isdir(source):
+                roots.append(source)
+            break
+    return tuple(dict.fromkeys(roots))
+
+
+def _in_folder(folder: str, parts: Sequence[str]) -> tuple[str, bool] | None:
+    base = os.path.join(folder, *parts)
+    package = os.path.join(base, "__init__.py")
+    if os.path.isfile(package):
+        return package, True
+    if os.path.isfile(base + ".py"):
+        return base + ".py", False
+    return None
+
+
+def _package_file(folder: str) -> tuple[str, bool] | None:
+    package = os.path.join(folder, "__init__.py")
+    return (package, True) if os.path.isfile(package) else None
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return os.path.abspath(path).startswith(os.path.abspath(folder) + os.sep)
+
+
+def _read(path: str) -> str | None:
+    try:
+        if os.path.getsize(path) > MAX_FILE_BYTES:
+            return None
+        return decode(Path(path).read_bytes()).text
+    except OSError:
+        return None

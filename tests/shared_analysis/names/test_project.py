@@ -1,0 +1,97 @@
+"""Imports are resolved by looking at folders, as CPython's path finder would, and nothing runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from torchwise_analysis.names.project import Project, module_name, project_roots
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    files = {
+        "pyproject.toml": "",
+        "train.py": "from pkg.models import Net\n",
+        "utils.py": "x = 1\n",
+        "src/lib/__init__.py": "",
+        "src/lib/core.py": "y = 2\n",
+        "pkg/__init__.py": "",
+        "pkg/models.py": "class Net: ...\n",
+        "pkg/sub/__init__.py": "",
+        "pkg/sub/deep.py": "from ..models import Net\n",
+        "plain/a.py": "from .b import c\n",
+        "plain/b.py": "c = 1\n",
+        "site/torchlike/__init__.py": "z = 3\n",
+        "site/utils.py": "x = 'library'\n",
+        "evil.py": "import pathlib; pathlib.Path('executed').write_text('')\n",
+    }
+    for name, text in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return tmp_path
+
+
+def project(tree: Path) -> Project:
+    return Project(project_roots(str(tree / "train.py")), libraries=[str(tree / "site")])
+
+
+@pytest.mark.parametrize(
+    ("name", "expected", "library"),
+    [
+        ("pkg.models", "pkg/models.py", False),
+        ("pkg", "pkg/__init__.py", False),
+        ("utils", "utils.py", False),
+        ("lib.core", "src/lib/core.py", False),
+        ("torchlike", "site/torchlike/__init__.py", True),
+    ],
+)
+def test_absolute_names(tree: Path, name: str, expected: str, library: bool) -> None:
+    found = project(tree).find(name, str(tree / "train.py"))
+    assert found is not None
+    assert found.path == str(tree / expected)
+    assert found.is_library is library
+
+
+def test_relative_names(tree: Path) -> None:
+    models = project(tree).find_relative("models", 2, str(tree / "pkg/sub/deep.py"))
+    assert models is not None
+    assert models.name == "pkg.models"
+    without_init = project(tree).find_relative("b", 1, str(tree / "plain/a.py"))
+    assert without_init is not None
+    assert without_init.path == str(tree / "plain/b.py")
+
+
+@pytest.mark.parametrize("name", ["missing", "pkg.missing", "..", "pkg..models", "/etc/passwd", "os.system('x')"])
+def test_what_is_not_there_stays_unresolved(tree: Path, name: str) -> None:
+    assert project(tree).find(name, str(tree / "train.py")) is None
+
+
+def test_loading_reads_and_never_runs(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tree)
+    module = project(tree).load(str(tree / "evil.py"))
+    assert module is not None
+    assert len(module.body) > 0
+    assert not (tree / "executed").exists()
+
+
+def test_open_documents_win_over_the_disk(tree: Path) -> None:
+    path = str(tree / "utils.py")
+    unsaved = project(tree).load(str(tree / "train.py"))
+    with_overlay = Project([str(tree)], overlay=lambda asked: unsaved if asked == path else None)
+    assert with_overlay.load(path) is unsaved
+
+
+def test_a_new_file_is_seen_after_forget(tree: Path) -> None:
+    known = project(tree)
+    assert known.find("later") is None
+    (tree / "later.py").write_text("")
+    known.forget(str(tree / "later.py"))
+    assert known.find("later") is not None
+
+
+def test_module_names(tree: Path) -> None:
+    assert module_name(str(tree / "pkg/sub/deep.py")) == "pkg.sub.deep"
+    assert module_name(str(tree / "pkg/__init__.py")) == "pkg"
+    assert module_name(str(tree / "train.py")) == "train"
