@@ -1,0 +1,264 @@
+"""The trace: what happened when the file was run in the head, with its indices built once.
+
+A rule is a function `Trace -> Iterator[...]` of 5 to 25 lines. Typical questions and their answers:
+
+* all events of a kind in order: `trace.of(Store)`;
+* did a backward reach this pass: `pass_id in trace.trained` (the first Backward), `trace.used`
+  (backward, autograd.grad or feeding a pass that is used);
+* was a stored value consumed by a later backward: `token in trace.consumed`;
+* the state before an event: fields of the event itself;
+* how sure: `trace.certainty(...)` counts beliefs in evidence and escapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar, cast
+
+from torchwise_analysis.findings import Place
+from torchwise_analysis.interp.abstract import events as ev
+from torchwise_analysis.interp.abstract.loops import Loop, LoopKind, LoopPath
+from torchwise_analysis.interp.abstract.values import Kind, Obj, Token, Value
+
+E = TypeVar("E", bound=ev.Event)
+R = TypeVar("R")
+
+
+@dataclass(slots=True)
+class Pass:
+    """A forward pass. `modules`: ids of every module and parameter it ran (filled while it runs).
+
+    `inputs`: earlier passes whose graph flowed in, also later through layers. `loss_only`: started by
+    a loss on data without graph, so no model of ours is known to be behind it.
+    """
+
+    id: int
+    forward: ev.Forward
+    modules: set[int] = field(default_factory=set[int])
+    inputs: set[int] = field(default_factory=set[int])
+    loss_only: bool = False
+
+    @property
+    def loops(self) -> LoopPath:
+        return self.forward.loops
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """What was not analysed, counted per file; grading and `--statistics` read it.
+
+    dead_paths: paths that ended because a callee never returns. skipped: callees not entered because
+    they cannot matter. cut: callees not entered for depth or recursion. unknown_backwards: backwards on
+    a value that no known forward made. lost: joins that gave up a value. fuel: visits ran out.
+    failed: errors of ours, by message. unreached: entries never run.
+    """
+
+    dead_paths: int = 0
+    skipped: int = 0
+    cut: int = 0
+    unknown_backwards: int = 0
+    unknown_calls: int = 0
+    lost: int = 0
+    visits: int = 0
+    fuel_spent: bool = False
+    failed: tuple[str, ...] = ()
+    not_analysed: tuple[tuple[Place, str], ...] = ()
+
+
+@dataclass(slots=True)
+class Trace:
+    """Everything that happened in the runs of one file. Built by `abstract.run`, then read only."""
+
+    path: str
+    events: Sequence[ev.Event]
+    passes: Mapping[int, Pass]
+    objects: Mapping[int, Obj]
+    parents: Mapping[int, int]
+    consumed: frozenset[Token]
+    backed: frozenset[int]
+    escaped_passes: frozenset[int]
+    escaped_tokens: frozenset[Token]
+    escaped: frozenset[int]
+    owns: Mapping[int, frozenset[int] | None]
+    facts: Mapping[tuple[object, ...], object]
+    silence: Silence
+    analysed_files: tuple[str, ...] = ()
+    _kinds: dict[type, tuple[ev.Event, ...]] = field(default_factory=dict[type, "tuple[ev.Event, ...]"])
+    _cache: dict[str, object] = field(default_factory=dict[str, object])
+
+    # ------------------------------------------------------------------ events
+
+    def of(self, kind: type[E]) -> tuple[E, ...]:
+        """Events of one type in the order in which they happened."""
+        found = self._kinds.get(kind)
+        if found is None:
+            found = self._kinds[kind] = tuple(e for e in self.events if type(e) is kind)
+        return cast("tuple[E, ...]", found)
+
+    @property
+    def forwards(self) -> tuple[ev.Forward, ...]:
+        return self.of(ev.Forward)
+
+    @property
+    def backwards(self) -> tuple[ev.Backward, ...]:
+        return self.of(ev.Backward)
+
+    @property
+    def steps(self) -> tuple[ev.Step, ...]:
+        return self.of(ev.Step)
+
+    @property
+    def clears(self) -> tuple[ev.Clear, ...]:
+        return self.of(ev.Clear)
+
+    @property
+    def stores(self) -> tuple[ev.Store, ...]:
+        return self.of(ev.Store)
+
+    @property
+    def losses(self) -> tuple[ev.LossCall, ...]:
+        return self.of(ev.LossCall)
+
+    def api(self, *names: str) -> tuple[ev.ApiCall, ...]:
+        """Calls of these qualified names; a name ending in `.` is a prefix."""
+        return tuple(
+            e
+            for e in self.of(ev.ApiCall)
+            if any(e.name == n or (n.endswith(".") and e.name.startswith(n)) for n in names)
+        )
+
+    # ------------------------------------------------------------------ passes
+
+    @property
+    def trained(self) -> Mapping[int, ev.Backward]:
+        """Passes that a backward reached, with the first that did."""
+        return self._once("trained", self._trained)
+
+    @property
+    def used(self) -> frozenset[int]:
+        """Passes whose graph some backward or autograd.grad used, or that feed such a pass."""
+        return self._once("used", self._used)
+
+    @property
+    def stored_passes(self) -> frozenset[int]:
+        return self._once("stored", lambda: frozenset(p for e in self.stores for p in e.passes))
+
+    @property
+    def emptied(self) -> frozenset[int]:
+        """Ids of containers that are emptied somewhere."""
+        return self._once("emptied", lambda: frozenset(e.holder.id for e in self.of(ev.Emptied)))
+
+    @property
+    def cleared(self) -> frozenset[int]:
+        """Ids of optimizers that something clears somewhere."""
+        return self._once("cleared", lambda: frozenset(e.optimizer.id for e in self.clears))
+
+    @property
+    def stepped(self) -> frozenset[int]:
+        return self._once("stepped", lambda: frozenset(e.optimizer.id for e in self.steps))
+
+    @property
+    def trained_modules(self) -> frozenset[int]:
+        """Ids of modules (and their parents) that a training forward ran."""
+        return self._once("trained_modules", self._trained_modules)
+
+    def forward_of(self, pass_: int) -> ev.Forward:
+        return self.passes[pass_].forward
+
+    # ------------------------------------------------------------------ objects
+
+    def lineage(self, oid: int) -> tuple[int, ...]:
+        """The object and what it is a part of, innermost first."""
+        out = [oid]
+        while out[-1] in self.parents and len(out) < 24 and self.parents[out[-1]] not in out:
+            out.append(self.parents[out[-1]])
+        return tuple(out)
+
+    def parts(self, oid: int) -> tuple[Obj, ...]:
+        """Every object that is a part of this one, in order of making."""
+        return tuple(o for o in self.objects.values() if o.id != oid and oid in self.lineage(o.id))
+
+    def has_layer(self, oid: int, *type_parts: str) -> bool:
+        """Is the object, or a part of it, a library module whose type name contains one of these?"""
+        whole = (self.objects[oid], *self.parts(oid)) if oid in self.objects else self.parts(oid)
+        return any(t in o.type_name for o in whole for t in type_parts)
+
+    def attribute(self, oid: int, name: str) -> Value | None:
+        """The attribute as the last run left it."""
+        value = self.facts.get(("a", oid, name))
+        return value if isinstance(value, Value) else None
+
+    def items(self, oid: int) -> tuple[Value, ...]:
+        """Positional and keyed contents of a container as the last run left them."""
+        found = self.facts.get(("c", oid), ())
+        keyed = self.facts.get(("d", oid))
+        values = [v for v in found if isinstance(v, Value)] if isinstance(found, tuple) else []
+        values += [v for v in keyed.values() if isinstance(v, Value)] if isinstance(keyed, dict) else []
+        return tuple(values)
+
+    # ------------------------------------------------------------------ loops
+
+    def innermost(self, event: ev.Event, *kinds: LoopKind) -> Loop | None:
+        """The innermost loop around the event of these kinds (any kind when none is given)."""
+        for turn in reversed(event.loops):
+            if not kinds or turn.loop.kind in kinds:
+                return turn.loop
+        return None
+
+    def is_bounded(self, loops: Iterable[Loop]) -> bool:
+        """Do all of these loops run a small literal number of times?"""
+        return all(loop.count is not None and loop.count <= 16 for loop in loops)
+
+    def repeats(self, event: ev.Event) -> bool:
+        """Does the event stand in a loop that is not an implicit call loop?"""
+        return any(not t.loop.is_call and t.loop.kind is not LoopKind.CLOSURE for t in event.loops)
+
+    def training_loops(self) -> frozenset[Place]:
+        """Places of loops in which a step happens."""
+        return self._once(
+            "training_loops", lambda: frozenset(t.loop.place for e in self.steps for t in e.loops)
+        )
+
+    # ------------------------------------------------------------------ modes and roles
+
+    def is_training_source(self, source: int) -> bool:
+        """Do batches of this loader reach a backward?"""
+        return source in self._once("training_sources", self._training_sources)
+
+    def owned_by(self, oid: int, kind: Kind) -> bool:
+        return any(self.objects[p].kind is kind for p in self.lineage(oid) if p in self.objects)
+
+    # ------------------------------------------------------------------ derived, once
+
+    def _once(self, name: str, make: Callable[[], R]) -> R:
+        if name not in self._cache:
+            self._cache[name] = make()
+        return cast("R", self._cache[name])
+
+    def _trained(self) -> Mapping[int, ev.Backward]:
+        out: dict[int, ev.Backward] = {}
+        for e in self.backwards:
+            for p in sorted(e.passes):
+                out.setdefault(p, e)
+        return out
+
+    def _used(self) -> frozenset[int]:
+        used = set(self.backed)
+        todo = sorted(used)
+        while todo:
+            for p in sorted(self.passes[todo.pop()].inputs):
+                if p not in used and p in self.passes:
+                    used.add(p)
+                    todo.append(p)
+        return frozenset(used)
+
+    def _trained_modules(self) -> frozenset[int]:
+        out: set[int] = set()
+        for p in self.trained:
+            for m in self.passes[p].modules:
+                out.update(self.lineage(m))
+        return frozenset(out)
+
+    def _training_sources(self) -> frozenset[int]:
+        return frozenset(s for p in self.trained for s in self.passes[p].forward.sources)
