@@ -128,6 +128,7 @@ class CachingAllocator:
 
     def free(self, block: Block) -> None:
         """Gives a block back; neighbours that are free melt into one."""
+        assert isinstance(block, Segmented), "not a block of this allocator"
         assert block.used, "block freed twice"
         block.used = False
         self.current -= block.bytes
@@ -314,7 +315,7 @@ class CachingAllocator:
         insort(free, (block.bytes, block.addr, block))
         return block
 
-    def _unmap(self, block: Block) -> None:
+    def _unmap(self, block: Segmented) -> None:
         """Gives back the whole pages inside a free block."""
         page = self._page_bytes(block.small)
         base = block.segment
@@ -340,7 +341,7 @@ class CachingAllocator:
         self.reserved -= end - start
         self._join_unmapped(hole)
 
-    def _join_unmapped(self, hole: Block) -> None:
+    def _join_unmapped(self, hole: Segmented) -> None:
         unmapped = self._unmapped[hole.small]
         following, preceding = hole.next, hole.prev
         if following is not None and not following.mapped:
@@ -366,7 +367,7 @@ class CachingAllocator:
                 elif block.prev is None and block.next is None:
                     self._release(block)
 
-    def _release(self, block: Block) -> None:
+    def _release(self, block: Segmented) -> None:
         _discard(self._free_small if block.small else self._free_large, block)
         del self._heads[block.segment]
         self.reserved -= block.bytes
@@ -414,7 +415,7 @@ def _least_expandable(free: _FreeList, index: int) -> int:
     return index
 
 
-def _expandable_size(block: Block) -> int:
+def _expandable_size(block: Segmented) -> int:
     following = block.next
     return block.bytes + (following.bytes if following is not None and not following.mapped else 0)
 
@@ -428,18 +429,18 @@ def _free_run(block: Segmented | None) -> int:
     return room
 
 
-def _discard(free: _FreeList, block: Block) -> None:
+def _discard(free: _FreeList, block: Segmented) -> None:
     del free[bisect_left(free, (block.bytes, block.addr, block))]
 
 
-def _link_after(block: Segmented, new: Block) -> None:
+def _link_after(block: Segmented, new: Segmented) -> None:
     new.prev, new.next = block, block.next
     if block.next is not None:
         block.next.prev = new
     block.next = new
 
 
-def _unlink(block: Block) -> None:
+def _unlink(block: Segmented) -> None:
     if block.prev is not None:
         block.prev.next = block.next
     if block.next is not None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from itertools import pairwise
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
