@@ -1,7 +1,7 @@
 """PyTorch's CUDA caching allocator, simulated for one device and one stream.
 
 Follows `c10/cuda/CUDACachingAllocator.cpp` of PyTorch 2.x: sizes and lifetimes in, allocated and reserved
-bytes out. `current` counts whole blocks, so an unsplit remainder of up to 1 MiB counts as allocated, as it
+bytes out. `allocated` counts whole blocks, so an unsplit remainder of up to 1 MiB counts as allocated, as it
 does in `torch.cuda.memory_allocated()`.
 """
 
@@ -10,8 +10,6 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-
-from torchwise_memory.runtime.ledger import Block
 
 MIB = 1 << 20
 
@@ -64,29 +62,29 @@ class AllocatorSettings:
         return settings
 
 
-class Segmented(Block):
-    """A piece of a segment. `bytes` is what counts as allocated while `used`."""
+class Block:
+    """A piece of a segment. `size` is what counts as allocated while `used`."""
 
-    __slots__ = ("addr", "free_since", "mapped", "next", "prev", "segment", "small", "used")
+    __slots__ = ("addr", "free_since", "mapped", "next", "prev", "segment", "size", "small", "used")
 
     def __init__(self, addr: int, size: int, small: bool, segment: int, mapped: bool = True) -> None:
-        super().__init__(size)
         self.addr = addr
+        self.size = size
         self.small = small
         self.segment = segment
         self.mapped = mapped
         self.used = False
-        self.prev: Segmented | None = None
-        self.next: Segmented | None = None
+        self.prev: Block | None = None
+        self.next: Block | None = None
         self.free_since = 0
 
 
-_FreeList = list[tuple[int, int, Segmented]]
-_NOWHERE = Segmented(0, 0, small=False, segment=0)
+_FreeList = list[tuple[int, int, Block]]
+_NOWHERE = Block(0, 0, small=False, segment=0)
 
 
-class CachingAllocator:
-    """Blocks by `alloc` and `free`; counters in bytes, peaks since the start or `reset_peaks`.
+class Allocator:
+    """Blocks by `malloc` and `free`; counters in bytes, peaks since the start or `reset_peaks`.
 
     `capacity_bytes` is what `cudaMalloc` can hand to this process (card total less context and others); None
     is a card without end. `limited` says that the script set a memory fraction: garbage collection needs one.
@@ -101,19 +99,19 @@ class CachingAllocator:
         self.settings = settings or AllocatorSettings()
         self.capacity_bytes = capacity_bytes
         self.limited = limited
-        self.current = 0
+        self.allocated = 0
         self.reserved = 0
-        self.peak = 0
+        self.peak_allocated = 0
         self.peak_reserved = 0
         self.retries = 0
         self._free_small: _FreeList = []
         self._free_large: _FreeList = []
-        self._heads: dict[int, Segmented] = {}
-        self._unmapped: dict[bool, list[tuple[int, Segmented]]] = {True: [], False: []}
+        self._heads: dict[int, Block] = {}
+        self._unmapped: dict[bool, list[tuple[int, Block]]] = {True: [], False: []}
         self._next_address = _FIRST_ADDRESS
         self._searches = 0
 
-    def alloc(self, bytes_: int) -> Segmented:
+    def malloc(self, bytes_: int) -> Block:
         """A block of at least `bytes_`. Raises OutOfMemoryError where the capacity does not allow it."""
         size = self.rounded(bytes_)
         small = size <= SMALL_LIMIT_BYTES
@@ -121,28 +119,27 @@ class CachingAllocator:
         if self._should_split(block, size):
             self._split(block, size)
         block.used = True
-        self.current += block.bytes
-        if self.current > self.peak:
-            self.peak = self.current
+        self.allocated += block.size
+        if self.allocated > self.peak_allocated:
+            self.peak_allocated = self.allocated
         return block
 
     def free(self, block: Block) -> None:
         """Gives a block back; neighbours that are free melt into one."""
-        assert isinstance(block, Segmented), "not a block of this allocator"
         assert block.used, "block freed twice"
         block.used = False
-        self.current -= block.bytes
+        self.allocated -= block.size
         free = self._free_small if block.small else self._free_large
         block = self._merge_neighbours(block, free)
         block.free_since = self._searches
-        insort(free, (block.bytes, block.addr, block))
+        insort(free, (block.size, block.addr, block))
 
     def empty_cache(self) -> None:
         """`torch.cuda.empty_cache()`: every segment, or mapped page, that is wholly free goes back."""
         self._release_cached()
 
     def reset_peaks(self) -> None:
-        self.peak = self.current
+        self.peak_allocated = self.allocated
         self.peak_reserved = self.reserved
 
     def rounded(self, bytes_: int) -> int:
@@ -152,11 +149,11 @@ class CachingAllocator:
             return _next_power2_division(bytes_, divisions)
         return max(MIN_BLOCK_BYTES, -(-bytes_ // MIN_BLOCK_BYTES) * MIN_BLOCK_BYTES)
 
-    def segments(self) -> Iterator[list[Segmented]]:
+    def segments(self) -> Iterator[list[Block]]:
         """The mapped blocks of each segment in address order. For tests and reports."""
         for head in self._heads.values():
-            blocks: list[Segmented] = []
-            block: Segmented | None = head
+            blocks: list[Block] = []
+            block: Block | None = head
             while block is not None:
                 if block.mapped:
                     blocks.append(block)
@@ -170,7 +167,7 @@ class CachingAllocator:
                 chosen = divisions
         return chosen
 
-    def _take_free(self, size: int, small: bool) -> Segmented | None:
+    def _take_free(self, size: int, small: bool) -> Block | None:
         """Best fit, ties by address."""
         self._searches += 1
         free = self._free_small if small else self._free_large
@@ -182,14 +179,14 @@ class CachingAllocator:
         found = free[index][2]
         limit = self.settings.max_split_bytes
         if limit is not None:
-            if size < limit <= found.bytes:
+            if size < limit <= found.size:
                 return None
-            if size >= limit and found.bytes >= size + self.settings.max_non_split_rounding_bytes:
+            if size >= limit and found.size >= size + self.settings.max_non_split_rounding_bytes:
                 return None
         del free[index]
         return found
 
-    def _take_new(self, size: int, small: bool) -> Segmented:
+    def _take_new(self, size: int, small: bool) -> Block:
         if self.limited and self.settings.garbage_collection_threshold > 0:
             self._collect_garbage()
         block = self._reserve(size, small)
@@ -205,13 +202,13 @@ class CachingAllocator:
             raise OutOfMemoryError(size, self.reserved, self.capacity_bytes or 0)
         return block
 
-    def _reserve(self, size: int, small: bool) -> Segmented | None:
+    def _reserve(self, size: int, small: bool) -> Block | None:
         if self.settings.expandable_segments:
             return self._expand(size, small)
         segment_bytes = self._segment_bytes(size, small)
         if not self._has_room(segment_bytes):
             return None
-        block = Segmented(self._next_address, segment_bytes, small, self._next_address)
+        block = Block(self._next_address, segment_bytes, small, self._next_address)
         self._next_address += segment_bytes + MIB
         self._heads[block.segment] = block
         self._grow_reserved(segment_bytes)
@@ -232,124 +229,122 @@ class CachingAllocator:
         if self.reserved > self.peak_reserved:
             self.peak_reserved = self.reserved
 
-    def _should_split(self, block: Segmented, size: int) -> bool:
-        remaining = block.bytes - size
+    def _should_split(self, block: Block, size: int) -> bool:
+        remaining = block.size - size
         if block.small or self.settings.expandable_segments:
             return remaining >= MIN_BLOCK_BYTES
         limit = self.settings.max_split_bytes
         return (limit is None or size < limit) and remaining > SMALL_LIMIT_BYTES
 
-    def _split(self, block: Segmented, size: int) -> None:
-        rest = Segmented(block.addr + size, block.bytes - size, block.small, block.segment)
-        block.bytes = size
+    def _split(self, block: Block, size: int) -> None:
+        rest = Block(block.addr + size, block.size - size, block.small, block.segment)
+        block.size = size
         _link_after(block, rest)
         rest.free_since = self._searches
-        insort(self._free_small if rest.small else self._free_large, (rest.bytes, rest.addr, rest))
+        insort(self._free_small if rest.small else self._free_large, (rest.size, rest.addr, rest))
 
-    def _merge_neighbours(self, block: Segmented, free: _FreeList) -> Segmented:
+    def _merge_neighbours(self, block: Block, free: _FreeList) -> Block:
         """Joins `block`, which is in no free list, with free mapped neighbours; returns the joined block."""
         following = block.next
         if following is not None and not following.used and following.mapped:
             _discard(free, following)
-            block.bytes += following.bytes
+            block.size += following.size
             _unlink(following)
         preceding = block.prev
         if preceding is not None and not preceding.used and preceding.mapped:
             _discard(free, preceding)
-            preceding.bytes += block.bytes
+            preceding.size += block.size
             _unlink(block)
             return preceding
         return block
 
     # -- expandable segments: one run of address space for each pool, mapped page by page
 
-    def _expand(self, size: int, small: bool) -> Segmented | None:
+    def _expand(self, size: int, small: bool) -> Block | None:
         block = self._room_in_address_space(size, small)
         if not block.mapped:
-            mapped = self._map(block, min(size, block.bytes))
+            mapped = self._map(block, min(size, block.size))
             if mapped is None:
                 return None
             block = mapped
-        while block.bytes < size:
+        while block.size < size:
             beyond = block.next
             assert beyond is not None, "address space was checked"
-            mapped = self._map(beyond, min(size - block.bytes, beyond.bytes))
+            mapped = self._map(beyond, min(size - block.size, beyond.size))
             if mapped is None:
                 return None
             block = mapped
         _discard(self._free_small if small else self._free_large, block)
         return block
 
-    def _room_in_address_space(self, size: int, small: bool) -> Segmented:
+    def _room_in_address_space(self, size: int, small: bool) -> Block:
         for _, unmapped in self._unmapped[small]:
             start = unmapped
             if start.prev is not None and not start.prev.used:
                 start = start.prev
             if _free_run(start) >= size:
                 return start
-        space = Segmented(self._next_address, _ADDRESS_SPACE, small, self._next_address, mapped=False)
+        space = Block(self._next_address, _ADDRESS_SPACE, small, self._next_address, mapped=False)
         self._next_address += _ADDRESS_SPACE + LARGE_SEGMENT_BYTES
         self._heads[space.segment] = space
         insort(self._unmapped[small], (space.addr, space))
         return space
 
-    def _map(self, block: Segmented, size: int) -> Segmented | None:
+    def _map(self, block: Block, size: int) -> Block | None:
         """Maps pages over the first `size` bytes of an unmapped block; returns the free block they joined."""
         page = self._page_bytes(block.small)
-        pages = min(-(-size // page) * page, block.bytes)
+        pages = min(-(-size // page) * page, block.size)
         if not self._has_room(pages):
             return None
         unmapped = self._unmapped[block.small]
         del unmapped[bisect_left(unmapped, (block.addr, block))]
-        if pages < block.bytes:
-            rest = Segmented(
-                block.addr + pages, block.bytes - pages, block.small, block.segment, mapped=False
-            )
-            block.bytes = pages
+        if pages < block.size:
+            rest = Block(block.addr + pages, block.size - pages, block.small, block.segment, mapped=False)
+            block.size = pages
             _link_after(block, rest)
             insort(unmapped, (rest.addr, rest))
         block.mapped = True
         self._grow_reserved(pages)
         free = self._free_small if block.small else self._free_large
         block = self._merge_neighbours(block, free)
-        insort(free, (block.bytes, block.addr, block))
+        insort(free, (block.size, block.addr, block))
         return block
 
-    def _unmap(self, block: Segmented) -> None:
+    def _unmap(self, block: Block) -> None:
         """Gives back the whole pages inside a free block."""
         page = self._page_bytes(block.small)
         base = block.segment
         start = base + -(-(block.addr - base) // page) * page
-        end = base + (block.addr + block.bytes - base) // page * page
+        end = base + (block.addr + block.size - base) // page * page
         if start >= end:
             return
         free = self._free_small if block.small else self._free_large
         _discard(free, block)
-        if end < block.addr + block.bytes:
-            tail = Segmented(end, block.addr + block.bytes - end, block.small, block.segment)
+        if end < block.addr + block.size:
+            tail = Block(end, block.addr + block.size - end, block.small, block.segment)
             _link_after(block, tail)
-            insort(free, (tail.bytes, tail.addr, tail))
+            insort(free, (tail.size, tail.addr, tail))
         hole = block
         if start > block.addr:
-            hole = Segmented(start, end - start, block.small, block.segment)
-            block.bytes = start - block.addr
+            hole = Block(start, end - start, block.small, block.segment)
+            block.size = start - block.addr
             _link_after(block, hole)
-            insort(free, (block.bytes, block.addr, block))
+            insort(free, (block.size, block.addr, block))
         else:
-            hole.bytes = end - start
+            hole.size = end - start
         hole.mapped = False
         self.reserved -= end - start
         self._join_unmapped(hole)
 
-    def _join_unmapped(self, hole: Segmented) -> None:
+    def _join_unmapped(self, hole: Block) -> None:
         unmapped = self._unmapped[hole.small]
         following, preceding = hole.next, hole.prev
         if following is not None and not following.mapped:
             del unmapped[bisect_left(unmapped, (following.addr, following))]
-            hole.bytes += following.bytes
+            hole.size += following.size
             _unlink(following)
         if preceding is not None and not preceding.mapped:
-            preceding.bytes += hole.bytes
+            preceding.size += hole.size
             _unlink(hole)
             return
         insort(unmapped, (hole.addr, hole))
@@ -367,10 +362,10 @@ class CachingAllocator:
                 elif block.prev is None and block.next is None:
                     self._release(block)
 
-    def _release(self, block: Segmented) -> None:
+    def _release(self, block: Block) -> None:
         _discard(self._free_small if block.small else self._free_large, block)
         del self._heads[block.segment]
-        self.reserved -= block.bytes
+        self.reserved -= block.size
 
     def _release_oversized(self, size: int, small: bool) -> bool:
         """Gives back just enough unsplit oversized blocks for one request (only with `max_split_size_mb`)."""
@@ -385,9 +380,9 @@ class CachingAllocator:
             return True
         released = 0
         for block in reversed(whole):
-            if block.bytes < limit or released >= size:
+            if block.size < limit or released >= size:
                 break
-            released += block.bytes
+            released += block.size
             self._release(block)
         return released >= size
 
@@ -403,7 +398,7 @@ class CachingAllocator:
             for block in old:
                 if target <= 0:
                     return
-                target -= block.bytes
+                target -= block.size
                 self._release(block)
             idle = [block for block in idle if block not in old]
 
@@ -415,32 +410,32 @@ def _least_expandable(free: _FreeList, index: int) -> int:
     return index
 
 
-def _expandable_size(block: Segmented) -> int:
+def _expandable_size(block: Block) -> int:
     following = block.next
-    return block.bytes + (following.bytes if following is not None and not following.mapped else 0)
+    return block.size + (following.size if following is not None and not following.mapped else 0)
 
 
-def _free_run(block: Segmented | None) -> int:
+def _free_run(block: Block | None) -> int:
     """Bytes from here on that are free or unmapped, up to the first used block."""
     room = 0
     while block is not None and not block.used:
-        room += block.bytes
+        room += block.size
         block = block.next
     return room
 
 
-def _discard(free: _FreeList, block: Segmented) -> None:
-    del free[bisect_left(free, (block.bytes, block.addr, block))]
+def _discard(free: _FreeList, block: Block) -> None:
+    del free[bisect_left(free, (block.size, block.addr, block))]
 
 
-def _link_after(block: Segmented, new: Segmented) -> None:
+def _link_after(block: Block, new: Block) -> None:
     new.prev, new.next = block, block.next
     if block.next is not None:
         block.next.prev = new
     block.next = new
 
 
-def _unlink(block: Segmented) -> None:
+def _unlink(block: Block) -> None:
     if block.prev is not None:
         block.prev.next = block.next
     if block.next is not None:

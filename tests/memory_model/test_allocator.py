@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchwise_memory.allocator import MIB, AllocatorSettings, CachingAllocator, OutOfMemoryError, Segmented
+from torchwise_memory.allocator import MIB, Allocator, AllocatorSettings, Block, OutOfMemoryError
 
 SIZES = st.one_of(
     st.integers(1, 4096),
@@ -29,8 +29,8 @@ OPTIONS = st.sampled_from(
 
 
 def test_sizes_are_rounded_to_512_bytes():
-    allocator = CachingAllocator()
-    assert [allocator.alloc(n).bytes for n in (1, 512, 513, 1000)] == [512, 512, 1024, 1024]
+    allocator = Allocator()
+    assert [allocator.malloc(n).size for n in (1, 512, 513, 1000)] == [512, 512, 1024, 1024]
 
 
 @pytest.mark.parametrize(
@@ -46,40 +46,40 @@ def test_sizes_are_rounded_to_512_bytes():
     ],
 )
 def test_segment_sizes(bytes_: int, reserved: int):
-    allocator = CachingAllocator()
-    allocator.alloc(bytes_)
+    allocator = Allocator()
+    allocator.malloc(bytes_)
     assert allocator.reserved == reserved
 
 
 def test_an_unsplit_remainder_of_up_to_one_mebibyte_counts_as_allocated():
-    allocator = CachingAllocator()
-    assert allocator.alloc(11 * MIB).bytes == 12 * MIB
-    assert allocator.alloc(11 * MIB - 512).bytes == 11 * MIB - 512
-    assert allocator.current == 23 * MIB - 512
+    allocator = Allocator()
+    assert allocator.malloc(11 * MIB).size == 12 * MIB
+    assert allocator.malloc(11 * MIB - 512).size == 11 * MIB - 512
+    assert allocator.allocated == 23 * MIB - 512
 
 
 def test_small_requests_never_use_large_segments():
-    allocator = CachingAllocator()
-    allocator.free(allocator.alloc(15 * MIB))
-    allocator.alloc(1024)
+    allocator = Allocator()
+    allocator.free(allocator.malloc(15 * MIB))
+    allocator.malloc(1024)
     assert allocator.reserved == 16 * MIB + 2 * MIB
 
 
 def test_best_fit_takes_the_smallest_block_that_is_large_enough():
-    allocator = CachingAllocator()
-    large, _, middle, _ = (allocator.alloc(n * MIB) for n in (64, 30, 40, 30))
+    allocator = Allocator()
+    large, _, middle, _ = (allocator.malloc(n * MIB) for n in (64, 30, 40, 30))
     allocator.free(large)
     allocator.free(middle)
-    assert allocator.alloc(39 * MIB + 512 * 1024).addr == middle.addr
+    assert allocator.malloc(39 * MIB + 512 * 1024).addr == middle.addr
 
 
 def test_expandable_segments_grow_by_pages_and_split_exactly():
-    allocator = CachingAllocator(AllocatorSettings(expandable_segments=True))
-    first = allocator.alloc(21 * MIB)
-    assert (first.bytes, allocator.reserved) == (21 * MIB, 40 * MIB)
-    allocator.alloc(19 * MIB)
+    allocator = Allocator(AllocatorSettings(expandable_segments=True))
+    first = allocator.malloc(21 * MIB)
+    assert (first.size, allocator.reserved) == (21 * MIB, 40 * MIB)
+    allocator.malloc(19 * MIB)
     assert allocator.reserved == 40 * MIB
-    allocator.alloc(100 * MIB + 512)
+    allocator.malloc(100 * MIB + 512)
     assert allocator.reserved == 160 * MIB
     allocator.free(first)
     allocator.empty_cache()
@@ -87,32 +87,32 @@ def test_expandable_segments_grow_by_pages_and_split_exactly():
 
 
 def test_near_the_limit_cached_segments_are_released_and_the_request_retried():
-    allocator = CachingAllocator(capacity_bytes=100 * MIB)
-    allocator.free(allocator.alloc(60 * MIB))
-    allocator.alloc(80 * MIB)
+    allocator = Allocator(capacity_bytes=100 * MIB)
+    allocator.free(allocator.malloc(60 * MIB))
+    allocator.malloc(80 * MIB)
     assert (allocator.reserved, allocator.retries) == (80 * MIB, 1)
     with pytest.raises(OutOfMemoryError):
-        allocator.alloc(30 * MIB)
+        allocator.malloc(30 * MIB)
 
 
 def test_garbage_collection_frees_idle_blocks_above_the_threshold():
     conf = AllocatorSettings(garbage_collection_threshold=0.5)
-    allocator = CachingAllocator(conf, capacity_bytes=100 * MIB, limited=True)
-    allocator.free(allocator.alloc(60 * MIB))
-    allocator.alloc(70 * MIB)
+    allocator = Allocator(conf, capacity_bytes=100 * MIB, limited=True)
+    allocator.free(allocator.malloc(60 * MIB))
+    allocator.malloc(70 * MIB)
     assert (allocator.reserved, allocator.retries) == (70 * MIB, 0)
 
 
 def test_oversized_blocks_are_not_split():
-    allocator = CachingAllocator(AllocatorSettings(max_split_bytes=64 * MIB))
-    allocator.free(allocator.alloc(200 * MIB))
-    allocator.alloc(30 * MIB)
+    allocator = Allocator(AllocatorSettings(max_split_bytes=64 * MIB))
+    allocator.free(allocator.malloc(200 * MIB))
+    allocator.malloc(30 * MIB)
     assert allocator.reserved == 230 * MIB
-    assert allocator.alloc(190 * MIB).bytes == 200 * MIB
+    assert allocator.malloc(190 * MIB).size == 200 * MIB
 
 
 def test_power_of_two_divisions():
-    allocator = CachingAllocator(AllocatorSettings(power2_divisions=((0, 4),)))
+    allocator = Allocator(AllocatorSettings(power2_divisions=((0, 4),)))
     assert allocator.rounded(1200 * 1024) == 1280 * 1024
     assert allocator.rounded(1024) == 1024
 
@@ -134,24 +134,24 @@ def test_options_are_read_and_unknown_ones_kept():
 @given(HISTORIES, OPTIONS)
 @settings(max_examples=150, deadline=None)
 def test_bytes_are_conserved_and_blocks_never_overlap(history, conf):
-    allocator = CachingAllocator(conf)
-    live: list[Segmented] = []
-    seen_current = seen_reserved = 0
+    allocator = Allocator(conf)
+    live: list[Block] = []
+    seen_allocated = seen_reserved = 0
     for is_free, bytes_, choice in history:
         if is_free and live:
             allocator.free(live.pop(choice % len(live)))
         else:
-            block = allocator.alloc(bytes_)
-            assert block.bytes >= bytes_
+            block = allocator.malloc(bytes_)
+            assert block.size >= bytes_
             live.append(block)
-        seen_current = max(seen_current, allocator.current)
+        seen_allocated = max(seen_allocated, allocator.allocated)
         seen_reserved = max(seen_reserved, allocator.reserved)
-        assert (allocator.peak, allocator.peak_reserved) == (seen_current, seen_reserved)
+        assert (allocator.peak_allocated, allocator.peak_reserved) == (seen_allocated, seen_reserved)
     _check(allocator, live)
     for block in live:
         allocator.free(block)
     _check(allocator, [])
-    assert allocator.current == 0
+    assert allocator.allocated == 0
     allocator.empty_cache()
     assert allocator.reserved == 0
 
@@ -159,29 +159,29 @@ def test_bytes_are_conserved_and_blocks_never_overlap(history, conf):
 @given(HISTORIES)
 @settings(max_examples=60, deadline=None)
 def test_a_capacity_is_never_exceeded(history):
-    allocator = CachingAllocator(capacity_bytes=256 * MIB)
-    live: list[Segmented] = []
+    allocator = Allocator(capacity_bytes=256 * MIB)
+    live: list[Block] = []
     for is_free, bytes_, choice in history:
         if is_free and live:
             allocator.free(live.pop(choice % len(live)))
             continue
         try:
-            live.append(allocator.alloc(bytes_))
+            live.append(allocator.malloc(bytes_))
         except OutOfMemoryError:
             break
     assert allocator.peak_reserved <= 256 * MIB
     _check(allocator, live)
 
 
-def _check(allocator: CachingAllocator, live: list[Segmented]) -> None:
+def _check(allocator: Allocator, live: list[Block]) -> None:
     used, total = [], 0
     for segment in allocator.segments():
         for left, right in pairwise(segment):
-            assert left.addr + left.bytes <= right.addr
-            if left.addr + left.bytes == right.addr:
+            assert left.addr + left.size <= right.addr
+            if left.addr + left.size == right.addr:
                 assert left.used or right.used, "free neighbours were not joined"
         used += [block for block in segment if block.used]
-        total += sum(block.bytes for block in segment)
+        total += sum(block.size for block in segment)
     assert sorted(block.addr for block in used) == sorted(block.addr for block in live)
-    assert allocator.current == sum(block.bytes for block in live)
+    assert allocator.allocated == sum(block.size for block in live)
     assert allocator.reserved == total
