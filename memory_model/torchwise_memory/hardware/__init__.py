@@ -20,10 +20,10 @@ MIB = 1 << 20
 class Gpu:
     """One device as PyTorch sees it.
 
-    name: our spelling ("a100-80gb"). total_bytes: `get_device_properties().total_memory` on Linux, the smallest
-    reading known; `total_seen` is False where it was inferred (`why` says how). total_bytes_windows: under WDDM.
-    sm: compute capability times ten (80 for an A100), None for other vendors. context_bytes: what a process with
-    cuBLAS and cuDNN loaded takes beside PyTorch's own memory, (low, point, high).
+    name: our spelling ("a100-80gb"). total_bytes: `get_device_properties().total_memory` on Linux, the
+    smallest reading known; `total_seen` is False where it was inferred (`why` says how). total_bytes_windows:
+    under WDDM. sm: compute capability times ten (80 for an A100), None for other vendors. context_bytes: what
+    a process with cuBLAS and cuDNN loaded takes beside PyTorch's own memory, (low, point, high).
     """
 
     name: str
@@ -41,7 +41,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """A cloud machine; `count` below 1 is a slice of a card. `certain`: nothing was filled in from the name."""
+    """A cloud machine; `count` below 1 is a slice of a card; not `certain`: guessed from its name."""
 
     provider: str
     name: str
@@ -63,8 +63,8 @@ class UnknownGpuError(LookupError):
 def find(name: str) -> Gpu:
     """The card of that name or of that cloud instance. Raises UnknownGpuError with suggestions.
 
-    Case and separators do not matter; vendor words, a count ("8xA100") and "GPU" are dropped. A name without a
-    memory size means the smallest usual version: "A100" is the 40 GB one.
+    Case and separators do not matter; vendor words, a count ("8xA100") and "GPU" are dropped. A name without
+    a memory size means the smallest usual version: "A100" is the 40 GB one.
     """
     table = _by_alias()
     for key in _keys(name):
@@ -157,10 +157,11 @@ def _sm(compute_capability: str | None) -> int | None:
 
 
 def _context_bytes(sm: int | None) -> tuple[int, int, int]:
-    """Low, point and high of the context with lazily loaded kernels; the readings are in `gpus.json`, `contexts`.
+    """Low, point and high of the context with lazily loaded kernels, from `contexts` of `gpus.json`.
 
-    A T4 took 135 MiB once cuBLAS and cuDNN were loaded (torch 2.11), an RTX 6000 Ada 426 MiB (torch 2.10), others
-    300 to 400 MiB with one tensor; H100 reads 370 to 400 MiB above an L40S. It grows with the kernels used.
+    A T4 took 135 MiB once cuBLAS and cuDNN were loaded (torch 2.11), an RTX 6000 Ada 426 MiB (torch 2.10),
+    others 300 to 400 MiB with one tensor; H100 reads 370 to 400 MiB above an L40S. It grows with the kernels
+    used.
     """
     if sm is None:
         low, point, high = 200, 450, 1500
