@@ -1,0 +1,146 @@
+"""Everything that is global in a training process, in one object that is passed explicitly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from math import prod
+from typing import TYPE_CHECKING
+
+from torchwise_memory.report import Origin, Phase
+
+from . import dtypes
+from .device import CUDA, Device
+from .dtypes import DType
+from .errors import OutOfFuel, Unsupported
+from .layout import Shape
+from .ledger import Allocator, Ledger, StorageKind, SummingAllocator
+from .storage import Storage
+from .tensor import Tensor
+
+if TYPE_CHECKING:
+    import weakref
+
+    from .tape import SavePolicy
+
+OPERATOR_FUEL = 50_000
+
+#: Called with a leaf whose gradient has just been accumulated (sharding and bucketing policies).
+GradientReady = Callable[["World", Tensor], None]
+
+
+class World:
+    """One simulated process with one card.
+
+    allocator: of the card. sm: compute capability times ten (75 for a T4, 80 for an A100); it decides which
+    attention kernels exist and how large workspaces are. fuel: how many operators may run.
+
+    Set from outside while the program runs: `origin`, `module_path`, `phase`. Set by contexts: `grad_enabled`,
+    `inference_mode`, the autocast fields, `save_policies`. `assumptions` collects sentences for the answer.
+    """
+
+    def __init__(self, allocator: Allocator | None = None, sm: int = 80, fuel: int = OPERATOR_FUEL) -> None:
+        self.ledger = Ledger(allocator if allocator is not None else SummingAllocator())
+        self.sm = sm
+        self.fuel = fuel
+        self.grad_enabled = True
+        self.inference_mode = False
+        self.autocast_dtype: DType | None = None
+        self.autocast_cpu_dtype: DType | None = None
+        self.autocast_depth = 0
+        self.autocast_cache_enabled = True
+        self.autocast_cache: dict[int, tuple[weakref.ref[Tensor], Tensor]] = {}
+        self.save_policies: list[SavePolicy] = []
+        self.sequence = 0
+        self.backward_depth = 0
+        self.workspaces: dict[str, Storage] = {}
+        self.gradient_ready: list[GradientReady] = []
+        self.default_dtype = dtypes.float32
+        self.default_device: Device | None = None
+        self.sdpa_backends: frozenset[str] = frozenset({"flash", "efficient", "math"})
+        self.assumptions: dict[str, Origin | None] = {}
+
+    @property
+    def origin(self) -> Origin | None:
+        return self.ledger.origin
+
+    @origin.setter
+    def origin(self, origin: Origin | None) -> None:
+        self.ledger.origin = origin
+
+    @property
+    def module_path(self) -> str:
+        return self.ledger.module_path
+
+    @module_path.setter
+    def module_path(self, path: str) -> None:
+        self.ledger.module_path = path
+
+    @property
+    def phase(self) -> Phase:
+        return self.ledger.phase
+
+    @phase.setter
+    def phase(self, phase: Phase) -> None:
+        self.ledger.phase = phase
+
+    def assume(self, sentence: str) -> None:
+        """Note something the program did not say; the first origin is kept."""
+        self.assumptions.setdefault(sentence, self.ledger.origin)
+
+    def burn(self) -> None:
+        """One operator's worth of fuel."""
+        self.fuel -= 1
+        if self.fuel < 0:
+            raise OutOfFuel("the program ran more operators than an estimate may take")
+
+    def new(
+        self, shape: Iterable[int], dtype: DType, operator: str, device: Device = CUDA, strides: Shape | None = None,
+        kind: StorageKind | None = None,
+    ) -> Tensor:  # fmt: skip
+        """A tensor on a new storage that holds exactly its elements. strides: dense, None for row-major."""
+        self.fuel -= 1
+        if self.fuel < 0:
+            raise OutOfFuel("the program ran more operators than an estimate may take")
+        shape = tuple(shape)
+        count = prod(shape)
+        if count < 0:
+            raise Unsupported(operator, f"negative extent in {shape}")
+        return Tensor(
+            shape, dtype, Storage(self.ledger, count * dtype.itemsize, device, operator, dtype.name, shape, kind),
+            strides,
+        )  # fmt: skip
+
+    def like(self, tensor: Tensor, operator: str, dtype: DType | None = None) -> Tensor:
+        """A new tensor of the same shape and layout: dense inputs keep their strides, others become row-major."""
+        strides = tensor.strides if tensor.is_contiguous or tensor.is_dense else None
+        return self.new(tensor.shape, dtype or tensor.dtype, operator, tensor.storage.device, strides)
+
+    def scratch(self, bytes_: int, operator: str) -> None:
+        """Memory that an operator takes and gives back before it returns."""
+        if bytes_ > 0:
+            Storage(self.ledger, bytes_, CUDA, operator, "uint8", (bytes_,), StorageKind.WORKSPACE)
+
+    def matrix_workspace(self, device: Device) -> None:
+        """The cuBLAS workspace of the calling thread, which stays allocated; the engine has its own thread."""
+        if device.type != "cuda":
+            return
+        thread = "backward" if self.backward_depth else "forward"
+        if thread not in self.workspaces:
+            bytes_ = cublas_workspace_bytes(self.sm)
+            self.workspaces[thread] = Storage(
+                self.ledger, bytes_, CUDA, "cublas workspace", "uint8", (bytes_,), StorageKind.WORKSPACE
+            )
+
+    def close(self) -> None:
+        """Let go of everything the world itself holds; what is alive afterwards, the program holds."""
+        self.workspaces.clear()
+        self.autocast_cache.clear()
+        self.save_policies.clear()
+        self.gradient_ready.clear()
+
+
+def cublas_workspace_bytes(sm: int) -> int:
+    """Default of `CUBLAS_WORKSPACE_CONFIG` in torch: `:4096:2:16:8`, on Hopper and data-centre Blackwell `:4096:8`."""
+    if sm in (90, 100, 103):
+        return 4096 * 8 * 1024
+    return 4096 * 2 * 1024 + 16 * 8 * 1024
