@@ -46,7 +46,7 @@ class Expr(Node):
     """An expression."""
 
 
-ConstantValue: TypeAlias = "int | float | complex | str | bytes | bool | None | EllipsisType"
+ConstantValue: TypeAlias = "int | float | complex | str | bytes | bool | EllipsisType | None"
 
 
 class EllipsisType(Enum):

@@ -1,0 +1,7 @@
+"""Source text to the small Python of `nodes`."""
+
+from __future__ import annotations
+
+from torchwise_analysis.source.lower_text import lower_text
+
+__all__ = ["lower_text"]
