@@ -1,0 +1,275 @@
+"""The one facade that the language server and the command line call: a document in, a report out.
+
+Everything below may fail on code nobody foresaw. What fails is contained here: logged with its traceback,
+reported as a problem of the document in a sentence, and the rest of the report stands.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from torchwise_analysis.findings import Finding, Place
+from torchwise_analysis.names.environment import library_folders
+from torchwise_analysis.names.project import Project, project_roots
+from torchwise_analysis.settings import Settings, matches_any
+
+if TYPE_CHECKING:
+    from torchwise_analysis.fixes import SourceFile
+    from torchwise_analysis.interp.abstract.trace import Silence, Trace
+    from torchwise_analysis.plan import EstimateRequest
+    from torchwise_analysis.source.nodes import Module
+    from torchwise_memory.report import Estimate, Unanswered
+
+logger = logging.getLogger(__name__)
+
+Stop = Callable[[], bool]
+
+# A file without any of these words can hold nothing that a rule speaks of: no backward, step, mode, loss
+# or loader can be told from other code without one of them, and what a file does through imports of the
+# project is found when the importing file is analysed, because callees are entered.
+_WORDS_THAT_MATTER = re.compile(
+    r"torch|backward|lightning|accelerat|deepspeed|fabric|transformers|zero_grad|state_dict|autocast"
+    r"|DataLoader|Trainer|optimizer|\.step\(|\.eval\("
+)
+
+
+class ProblemKind(Enum):
+    """Why a part of the answer is missing."""
+
+    UNREADABLE = "unreadable"  # no such text: missing, not permitted, not decodable
+    SYNTAX = "syntax"  # text that is not Python; the rest of the file was analysed
+    FAILURE = "failure"  # a fault of ours, contained
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What could not be analysed; `line` from 0, None for the file as a whole."""
+
+    path: str
+    line: int | None
+    message: str
+    kind: ProblemKind
+
+
+@dataclass(frozen=True, slots=True)
+class CheckStatistics:
+    """What was counted on the way.
+
+    not_analysed: places that the interpreter passed over, with the reason. silent: how often it gave up
+    something without a place, by reason.
+    """
+
+    suppressed: int = 0
+    visits: int = 0
+    not_analysed: tuple[tuple[Place, str], ...] = ()
+    silent: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """All findings of one document, of every grade, sorted by place; front ends decide what to show.
+
+    Findings may lie in other files that the document's code calls into. `is_stopped`: the caller's `stop`
+    became true and the report is not complete.
+    """
+
+    findings: tuple[Finding, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    statistics: CheckStatistics = field(default_factory=CheckStatistics)
+    is_stopped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EstimateReport:
+    """An estimate for each loop of one document; `unanswered` says what stopped the others."""
+
+    estimates: tuple[Estimate, ...] = ()
+    unanswered: tuple[Unanswered, ...] = ()
+    problems: tuple[Problem, ...] = ()
+
+
+class Analysable(Protocol):
+    """What the engine needs of a document, open in an editor or read from disk."""
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def text(self) -> str: ...
+
+    @property
+    def module(self) -> Module: ...
+
+
+def never() -> bool:
+    """A `stop` that never stops."""
+    return False
+
+
+def could_matter(text: str) -> bool:
+    """Whether a file can hold anything a rule speaks of, by its text alone."""
+    return _WORDS_THAT_MATTER.search(text) is not None
+
+
+def open_project(
+    path: str, settings: Settings, overlay: Callable[[str], Module | None] = lambda path: None
+) -> Project:
+    """The project that the file `path` belongs to, with the libraries that its code may be read from."""
+    libraries = settings.site_packages or library_folders(Path(path))
+    return Project(project_roots(path), libraries, overlay)
+
+
+class Engine:
+    """Answers questions about documents of one project, under one set of settings.
+
+    `root`: the folder that the settings' patterns are relative to. Not safe for several threads at once.
+    """
+
+    def __init__(self, settings: Settings, root: Path, project: Project) -> None:
+        self.settings = settings
+        self.root = root
+        self.project = project
+
+    def check(self, document: Analysable, stop: Stop = never) -> CheckReport:
+        """All findings with fixes that were verified by analysing the fixed text again.
+
+        Never raises for what a document can hold.
+        """
+        report = self.check_quickly(document, stop)
+        return self.with_verified_fixes(document, report, stop)
+
+    def check_quickly(self, document: Analysable, stop: Stop = never) -> CheckReport:
+        """All findings, their fixes not yet verified: for an editor that asks at every keystroke."""
+        problems: tuple[Problem, ...] = ()
+        try:
+            problems = _syntax_problems(document)
+            report = self._judge(document, stop)
+        except Exception as error:  # the border: whatever breaks inside is one problem of one document
+            return CheckReport(problems=(*problems, _failure(document.path, "the analysis", error)))
+        if stop():
+            return CheckReport(problems=problems, is_stopped=True)
+        findings = tuple(finding for finding in report.findings if not self._is_ignored(finding))
+        return replace(report, findings=findings, problems=(*problems, *report.problems))
+
+    def with_verified_fixes(
+        self, document: Analysable, report: CheckReport, stop: Stop = never
+    ) -> CheckReport:
+        """The report with those edits only that leave a file which parses, without the finding and without a
+        new one; others become advice."""
+        from torchwise_analysis.fixes import SourceFile
+        from torchwise_analysis.rules import verified
+
+        if not any(fix.edits for finding in report.findings for fix in finding.fixes):
+            return report
+        file = SourceFile(document.path, document.text, document.module)
+        try:
+            findings = verified(file, report.findings, lambda path, text: self._reanalyse(path, text, stop))
+        except Exception as error:  # a finding without its fix is still right
+            without = tuple(replace(finding, fixes=()) for finding in report.findings)
+            problem = _failure(document.path, "verifying fixes", error)
+            return replace(report, findings=without, problems=(*report.problems, problem))
+        return replace(report, findings=findings)
+
+    def estimate(self, document: Analysable, request: EstimateRequest, stop: Stop = never) -> EstimateReport:
+        """The peak memory of each loop of the document. Never raises for what a document can hold."""
+        problems: tuple[Problem, ...] = ()
+        try:
+            problems = _syntax_problems(document)
+            report = _estimate(document.module, self.project, request, stop)
+        except Exception as error:  # the border, as above
+            return EstimateReport(problems=(*problems, _failure(document.path, "the estimate", error)))
+        return replace(report, problems=(*problems, *report.problems))
+
+    # ------------------------------------------------------------------ inside the border
+
+    def _judge(self, document: Analysable, stop: Stop) -> CheckReport:
+        from torchwise_analysis.fixes import SourceFile
+        from torchwise_analysis.interp import abstract
+        from torchwise_analysis.rules import judge
+
+        trace = abstract.run(document.module, self.project, stop=stop)
+        file = SourceFile(document.path, document.text, document.module)
+        result = judge(
+            trace, file, self.settings, ignored=self._ignored(document.path), others=self._others(trace)
+        )
+        failures = [f"the rule {failure.rule} failed: {failure.message}" for failure in result.failures]
+        failures += [f"part of the analysis failed: {message}" for message in trace.silence.failed]
+        return CheckReport(
+            result.findings,
+            tuple(Problem(document.path, None, message, ProblemKind.FAILURE) for message in failures),
+            _statistics(result.statistics.suppressed, trace.silence),
+        )
+
+    def _reanalyse(self, path: str, text: str, stop: Stop) -> tuple[Finding, ...] | None:
+        from torchwise_analysis.fixes import SourceFile
+
+        changed = SourceFile(path, text)
+        if changed.module.problems:
+            return None
+        return self._judge(changed, stop).findings
+
+    def _others(self, trace: Trace) -> tuple[SourceFile, ...]:
+        from torchwise_analysis.fixes import SourceFile
+
+        texts = ((path, self.project.text(path)) for path in trace.analysed_files if path != trace.path)
+        return tuple(
+            SourceFile(path, text, self.project.load(path)) for path, text in texts if text is not None
+        )
+
+    def _ignored(self, path: str) -> tuple[str, ...]:
+        return tuple(
+            rule
+            for pattern, rules in self.settings.per_file_ignores
+            if matches_any(Path(path), self.root, (pattern,))
+            for rule in rules
+        )
+
+    def _is_ignored(self, finding: Finding) -> bool:
+        """Whether the settings of the file that the finding lies in, not the one it was found from, ignore it."""
+        ignored = self._ignored(finding.place.path)
+        return any(
+            selector == finding.rule
+            or (selector[:2].upper() == "TW" and finding.code.startswith(selector.upper()))
+            for selector in ignored
+        )
+
+
+def _estimate(module: Module, project: Project, request: EstimateRequest, stop: Stop) -> EstimateReport:
+    from torchwise_analysis.plan import estimate_module
+
+    answer = estimate_module(module, project, request, stop=stop)
+    return EstimateReport(answer.estimates, answer.unanswered)
+
+
+def _syntax_problems(document: Analysable) -> tuple[Problem, ...]:
+    return tuple(
+        Problem(document.path, problem.span.line, problem.message, ProblemKind.SYNTAX)
+        for problem in document.module.problems
+    )
+
+
+def _failure(path: str, what: str, error: Exception) -> Problem:
+    logger.exception("%s of %s failed", what, path)
+    message = f"{what} failed ({type(error).__name__}: {error}); this is a fault of torchwise"
+    return Problem(path, None, message, ProblemKind.FAILURE)
+
+
+def _statistics(suppressed: int, silence: Silence) -> CheckStatistics:
+    counted = (
+        ("paths that end in a call which never returns", silence.dead_paths),
+        ("calls too deep or recursive to enter", silence.cut),
+        ("backwards on a value that no known forward made", silence.unknown_backwards),
+        ("values given up where paths join", silence.lost),
+    )
+    return CheckStatistics(
+        suppressed,
+        silence.visits,
+        silence.not_analysed,
+        tuple((reason, number) for reason, number in counted if number),
+    )
