@@ -1,0 +1,108 @@
+"""The engine behind the server: documents kept incrementally, one engine a project and its settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from torchwise_analysis.engine import CheckReport, Engine, ProblemKind, could_matter, open_project
+from torchwise_analysis.names.project import project_roots
+from torchwise_analysis.plan import EstimateRequest
+from torchwise_analysis.settings import Settings, SettingsFinder
+from torchwise_analysis.source import Document
+from torchwise_analysis.source.nodes import Module
+from torchwise_server.lsp.documents import Checked, Estimated, Update
+from torchwise_server.lsp.options import EditorOptions
+from torchwise_server.lsp.worker import Stop
+
+
+@dataclass(slots=True)
+class _Subject:
+    """A document under analysis."""
+
+    document: Document
+    report: CheckReport = field(default_factory=CheckReport)
+
+
+class EngineBackend:
+    """Lives on the analysis thread."""
+
+    def __init__(self) -> None:
+        self._subjects: dict[str, _Subject] = {}
+        self._by_path: dict[str, _Subject] = {}
+        self._finder = SettingsFinder()
+        self._engines: dict[tuple[Settings, Path, tuple[str, ...]], Engine] = {}
+
+    def update(self, uri: str, path: str, update: Update) -> None:
+        for change in update.changes:
+            if isinstance(change, str):
+                subject = self._subjects[uri] = _Subject(Document(path, change))
+                self._by_path[path] = subject
+            else:
+                self._subjects[uri].document.edit(*change.start, *change.end, change.text)
+
+    def check(self, uri: str, options: EditorOptions, stop: Stop) -> Checked | None:
+        subject = self._subjects[uri]
+        document = subject.document
+        if not options.enable or not could_matter(document.text):
+            subject.report = CheckReport()
+            return Checked()
+        report = self._engine(document.path, options).check_quickly(document, stop)
+        if report.is_stopped or stop():
+            return None
+        subject.report = report
+        return _checked(report)
+
+    def verify(self, uri: str, options: EditorOptions, stop: Stop) -> Checked | None:
+        subject = self._subjects[uri]
+        engine = self._engine(subject.document.path, options)
+        report = engine.with_verified_fixes(subject.document, subject.report, stop)
+        return None if stop() else _checked(report)
+
+    def estimate(self, uri: str, options: EditorOptions, stop: Stop) -> Estimated | None:
+        document = self._subjects[uri].document
+        if not options.enable or not could_matter(document.text):
+            return Estimated()
+        engine = self._engine(document.path, options)
+        report = engine.estimate(document, EstimateRequest(gpus=engine.settings.gpus), stop)
+        if stop():
+            return None
+        failures = tuple(item.message for item in report.problems if item.kind is ProblemKind.FAILURE)
+        is_broken = any(item.kind is ProblemKind.SYNTAX for item in report.problems)
+        return Estimated(report.estimates, report.unanswered, is_broken=is_broken, failures=failures)
+
+    def forget(self, uri: str) -> None:
+        subject = self._subjects.pop(uri, None)
+        if subject is not None:
+            self._by_path.pop(subject.document.path, None)
+            self.saved(subject.document.path)
+
+    def saved(self, path: str) -> None:
+        for engine in self._engines.values():
+            engine.project.forget(path)
+
+    def reload(self) -> None:
+        self._finder = SettingsFinder()
+        self._engines.clear()
+
+    def _engine(self, path: str, options: EditorOptions) -> Engine:
+        loaded = self._finder.find(Path(path))
+        settings = options.applied_to(loaded.settings)
+        key = settings, loaded.root, project_roots(path)
+        if key not in self._engines:
+            project = open_project(path, settings, self._open_module)
+            self._engines[key] = Engine(settings, loaded.root, project)
+        return self._engines[key]
+
+    def _open_module(self, path: str) -> Module | None:
+        """Unsaved text wins over the disk."""
+        subject = self._by_path.get(path)
+        return subject.document.module if subject else None
+
+
+def _checked(report: CheckReport) -> Checked:
+    return Checked(
+        report.findings,
+        is_broken=any(item.kind is ProblemKind.SYNTAX for item in report.problems),
+        failures=tuple(item.message for item in report.problems if item.kind is ProblemKind.FAILURE),
+    )

@@ -1,0 +1,64 @@
+"""Diagnostics: pulled by clients that can, pushed to the others, never both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from lsprotocol import types as lsp
+
+from torchwise_server.lsp.convert import diagnostic
+from torchwise_server.lsp.documents import OpenDocument
+from torchwise_server.lsp.handlers import contained_async
+from torchwise_server.lsp.pages import page_address
+from torchwise_server.lsp.server import TorchwiseServer
+
+
+def register(server: TorchwiseServer) -> None:
+    options = lsp.DiagnosticOptions(
+        identifier="torchwise", inter_file_dependencies=True, workspace_diagnostics=False
+    )
+    server.feature(lsp.TEXT_DOCUMENT_DIAGNOSTIC, options)(contained_async(pull))
+
+
+async def pull(
+    ls: TorchwiseServer, params: lsp.DocumentDiagnosticParams
+) -> lsp.RelatedFullDocumentDiagnosticReport | lsp.RelatedUnchangedDocumentDiagnosticReport:
+    uri = params.text_document.uri
+    document = ls.session.document(uri)
+    if document is None:
+        return lsp.RelatedFullDocumentDiagnosticReport(items=[])
+    await ls.session.checked(document)
+    items = of_document(ls, document).get(uri, [])
+    result_id = ls.session.result_id(uri, items)
+    if result_id == params.previous_result_id:
+        return lsp.RelatedUnchangedDocumentDiagnosticReport(result_id=result_id)
+    return lsp.RelatedFullDocumentDiagnosticReport(items=items, result_id=result_id)
+
+
+def push(ls: TorchwiseServer, document: OpenDocument) -> None:
+    """Publish the newest findings, unless a newer version is being analysed."""
+    if document.checked is None or document.checked.version != document.version:
+        return
+    found = of_document(ls, document)
+    for uri in document.uris:
+        ls.text_document_publish_diagnostics(
+            lsp.PublishDiagnosticsParams(uri, found.get(uri, []), version=document.version_of(uri))
+        )
+
+
+def clear(ls: TorchwiseServer, uris: Iterable[str]) -> None:
+    """Nothing stays on screen for what is closed; who pulls forgets by itself."""
+    if ls.session.client.pulls_diagnostics:
+        return
+    for uri in uris:
+        ls.text_document_publish_diagnostics(lsp.PublishDiagnosticsParams(uri, []))
+
+
+def of_document(ls: TorchwiseServer, document: OpenDocument) -> dict[str, list[lsp.Diagnostic]]:
+    """Diagnostics by the client's documents."""
+    units, found = ls.session.client.units, dict[str, list[lsp.Diagnostic]]()
+    for finding, how in ls.session.shown(document):
+        made = diagnostic(finding, how, ls.session.locate, units, page_address(finding.rule))
+        if made is not None:
+            found.setdefault(made[0], []).append(made[1])
+    return found

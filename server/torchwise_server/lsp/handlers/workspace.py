@@ -1,0 +1,141 @@
+"""The connection itself: capabilities, settings, folders, files that change on disk, the end."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from lsprotocol import types as lsp
+
+from torchwise_server.lsp.analysis import Answer, Failure, Started
+from torchwise_server.lsp.documents import Checked, Estimated, OpenDocument
+from torchwise_server.lsp.handlers import contained, contained_async
+from torchwise_server.lsp.handlers.diagnostics import push
+from torchwise_server.lsp.handlers.lens import refresh
+from torchwise_server.lsp.options import EditorOptions, read_options
+from torchwise_server.lsp.progress import LongWork
+from torchwise_server.lsp.server import TorchwiseServer
+from torchwise_server.lsp.session import Client
+
+logger = logging.getLogger(__name__)
+
+_WATCHED = "**/{pyproject.toml,*.py}"
+
+
+def register(server: TorchwiseServer) -> None:
+    server.session.on_answer = _answers(server)
+    server.feature(lsp.INITIALIZE)(contained(initialize))
+    server.feature(lsp.INITIALIZED)(contained_async(initialized))
+    server.feature(lsp.SHUTDOWN)(contained(shutdown))
+    server.feature(lsp.WORKSPACE_DID_CHANGE_CONFIGURATION)(contained_async(did_change_configuration))
+    server.feature(lsp.WORKSPACE_DID_CHANGE_WATCHED_FILES)(contained(did_change_watched_files))
+    server.feature(lsp.WORKSPACE_DID_CHANGE_WORKSPACE_FOLDERS)(contained_async(did_change_folders))
+
+
+def initialize(ls: TorchwiseServer, params: lsp.InitializeParams) -> None:
+    ls.session.client = Client.of(params)
+    ls.session.folders = [folder.uri for folder in params.workspace_folders or ()]
+    started = params.initialization_options
+    table = started.get("settings", started) if isinstance(started, dict) else None
+    if isinstance(table, dict):
+        table = {key: value for key, value in table.items() if key != "clientShowsReports"}
+    ls.session.configure(_read(ls, table), {})
+
+
+async def initialized(ls: TorchwiseServer, _: lsp.InitializedParams) -> None:
+    await _register_watchers(ls)
+    await _fetch_options(ls)
+
+
+def shutdown(ls: TorchwiseServer, _: None) -> None:
+    ls.session.shutdown()
+
+
+async def did_change_configuration(ls: TorchwiseServer, params: lsp.DidChangeConfigurationParams) -> None:
+    if ls.session.client.has_configuration:
+        await _fetch_options(ls)
+        return
+    sent = params.settings
+    if isinstance(sent, dict):
+        ls.session.configure(_read(ls, sent.get("torchwise", sent)), {})
+        _start_over(ls)
+
+
+def did_change_watched_files(ls: TorchwiseServer, params: lsp.DidChangeWatchedFilesParams) -> None:
+    if any(ls.session.document(change.uri) is None for change in params.changes):
+        _start_over(ls)
+
+
+async def did_change_folders(ls: TorchwiseServer, params: lsp.DidChangeWorkspaceFoldersParams) -> None:
+    gone = {folder.uri for folder in params.event.removed}
+    kept = [uri for uri in ls.session.folders if uri not in gone]
+    ls.session.folders = [*kept, *(folder.uri for folder in params.event.added)]
+    await _fetch_options(ls)
+
+
+def _answers(ls: TorchwiseServer) -> Callable[[OpenDocument, Answer], None]:
+    """What happens on screen when the analysis answers."""
+    long_work = LongWork(ls)
+
+    def show(document: OpenDocument, answer: Answer) -> None:
+        if isinstance(answer, Started):
+            long_work.began(document, answer.lane)
+            return
+        long_work.ended()
+        if isinstance(answer, Checked) and not ls.session.client.pulls_diagnostics:
+            push(ls, document)
+        elif isinstance(answer, Estimated):
+            refresh(ls, document)
+        for failure in [answer.message] if isinstance(answer, Failure) else _failures(answer):
+            if ls.session.is_first_complaint(failure):
+                ls.say(lsp.MessageType.Error, f"{document.uri}: {failure}")
+
+    return show
+
+
+def _failures(answer: Answer) -> tuple[str, ...]:
+    return answer.failures if isinstance(answer, Checked | Estimated) else ()
+
+
+async def _fetch_options(ls: TorchwiseServer) -> None:
+    """Ask the client for its settings, as a whole and for each folder."""
+    if not ls.session.client.has_configuration:
+        return
+    scopes = [None, *ls.session.folders]
+    items = [lsp.ConfigurationItem(scope_uri=scope, section="torchwise") for scope in scopes]
+    tables = await ls.workspace_configuration_async(lsp.ConfigurationParams(items))
+    before = (ls.session.options, ls.session.folder_options)
+    if not any(tables):
+        # a client that knows nothing of us: what it sent at the start stays
+        return
+    options = [_read(ls, table) for table in tables]
+    by_folder = dict(zip(ls.session.folders, options[1:], strict=False))
+    ls.session.configure(options[0], by_folder)
+    if before != (ls.session.options, ls.session.folder_options):
+        _start_over(ls)
+
+
+def _read(ls: TorchwiseServer, table: object) -> EditorOptions:
+    options, problems = read_options(table)
+    for problem in problems:
+        ls.say(lsp.MessageType.Warning, problem)
+    return options
+
+
+def _start_over(ls: TorchwiseServer) -> None:
+    ls.session.reload()
+    if ls.session.client.pulls_diagnostics and ls.session.client.refreshes_diagnostics:
+        ls.workspace_diagnostic_refresh(None)
+
+
+async def _register_watchers(ls: TorchwiseServer) -> None:
+    client = ls.session.client
+    wanted: list[lsp.Registration] = []
+    if client.watches_files:
+        watched = lsp.DidChangeWatchedFilesRegistrationOptions([lsp.FileSystemWatcher(_WATCHED)])
+        wanted.append(lsp.Registration("torchwise-files", lsp.WORKSPACE_DID_CHANGE_WATCHED_FILES, watched))
+    if client.watches_configuration:
+        section = lsp.DidChangeConfigurationRegistrationOptions(section="torchwise")
+        wanted.append(lsp.Registration("torchwise-settings", lsp.WORKSPACE_DID_CHANGE_CONFIGURATION, section))
+    if wanted:
+        await ls.client_register_capability_async(lsp.RegistrationParams(wanted))

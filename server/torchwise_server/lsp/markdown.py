@@ -1,0 +1,260 @@
+"""What people read in an editor, as Markdown: first the answer, then the evidence, then what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from torchwise_analysis.findings import Confidence, Finding
+from torchwise_analysis.rules import Rule
+from torchwise_memory.report import (
+    Alive,
+    Estimate,
+    GpuVerdict,
+    Interval,
+    Kind,
+    Origin,
+    PlanField,
+    Remedy,
+    Source,
+    Unanswered,
+    Verdict,
+)
+from torchwise_server.reporters.words import amount, one_line, size
+
+Link = Callable[[Origin], str]
+"""A place as Markdown: `[train.py:12](file:///...#L12)`."""
+
+_VERDICTS = {
+    Verdict.FITS: "fits {}",
+    Verdict.PROBABLY_FITS: "probably fits {}",
+    Verdict.BORDERLINE: "borderline on {}",
+    Verdict.PROBABLY_OOM: "probably does not fit {}",
+    Verdict.OOM: "does not fit {}",
+    Verdict.UNKNOWN: "unknown on {}",
+}
+_LOOPS = {
+    Kind.TRAINING: "training loop",
+    Kind.GENERATION: "generation loop",
+    Kind.INFERENCE: "inference loop",
+}
+_SOURCES = {
+    Source.DEFAULT: "library default",
+    Source.CONFIGURED: "configured",
+    Source.ASSUMED: "assumed",
+    Source.UNKNOWN: "not known",
+}
+_GRADES = {
+    Confidence.CERTAIN: "Certain: every step is resolved.",
+    Confidence.LIKELY: "Likely: one step rests on a convention.",
+    Confidence.POSSIBLE: "Possible: several steps rest on conventions.",
+}
+_ALIVE_IN_HOVER = 8
+
+
+# --------------------------------------------------------------------------- code lens
+
+
+def lens_title(estimate: Estimate, *, stale: bool) -> str:
+    """One line above the loop: the peak, its range, what it means for the chosen card, when it happens."""
+    peak = estimate.peak.allocated
+    if peak is None:
+        return "Peak memory: not known"
+    parts = [f"Peak {_with_range(peak)} per GPU"]
+    parts += [verdict(gpu) for gpu in estimate.gpus[:1]]
+    if estimate.phase is not None:
+        parts.append(estimate.phase.value)
+    if stale:
+        parts.append("as of the last complete code")
+    return " · ".join(parts)
+
+
+def verdict(gpu: GpuVerdict) -> str:
+    return _VERDICTS[gpu.verdict].format(one_line(gpu.title))
+
+
+def _with_range(interval: Interval) -> str:
+    point = size(interval.point)
+    low, high = size(interval.low), size(interval.high)
+    if low == point == high:
+        return point
+    unit = point.split()[-1]
+    if low.endswith(unit) and high.endswith(unit):
+        return f"{point} ({low.removesuffix(' ' + unit)}–{high.removesuffix(' ' + unit)})"
+    return f"{point} ({low}–{high})"
+
+
+# --------------------------------------------------------------------------- hover and report
+
+
+def estimate_hover(estimate: Estimate, link: Link) -> str:
+    """The estimate of one loop, short enough for a hover."""
+    return _sections(
+        _headline(estimate),
+        _alive(estimate.alive[:_ALIVE_IN_HOVER], link, hidden=len(estimate.alive) - _ALIVE_IN_HOVER),
+        _plan(estimate, link),
+        _remedies(estimate.remedies[:3]),
+    )
+
+
+def memory_report(
+    name: str, estimates: Sequence[Estimate], unanswered: Sequence[Unanswered], link: Link
+) -> str:
+    """Everything known about the memory of one file."""
+    parts = [f"# Memory of {one_line(name)}"]
+    for estimate in estimates:
+        parts.append(f"## {_LOOPS[estimate.kind].capitalize()} at {link(estimate.origin)}")
+        parts.append(
+            _sections(
+                _headline(estimate),
+                _peaks(estimate),
+                _gpus(estimate),
+                _breakdown(estimate),
+                _alive(estimate.alive, link),
+                _plan(estimate, link),
+                _remedies(estimate.remedies),
+                _list("Assumptions", [one_line(text) for text in estimate.assumptions]),
+            )
+        )
+    if unanswered:
+        rows = [f"{link(entry.origin)}: {one_line(entry.message)}" for entry in unanswered]
+        parts.append("## Not answered\n\n" + "\n".join(f"- {row}" for row in rows))
+    if not estimates and not unanswered:
+        parts.append("No training loop was found in this file.")
+    return "\n\n".join(parts) + "\n"
+
+
+def unanswered_hover(entry: Unanswered) -> str:
+    return f"**Peak memory: not known**\n\n{one_line(entry.message)}"
+
+
+def _headline(estimate: Estimate) -> str:
+    peak = estimate.peak.allocated
+    if peak is None:
+        return "**Peak memory: not known**"
+    where = f", in the {estimate.phase.value} pass" if estimate.phase else ""
+    if estimate.phase is not None and estimate.phase.value == "optimizer":
+        where = ", in the optimizer step"
+    line = f"**Peak {_with_range(peak)} per GPU**{where}"
+    if estimate.parameters is not None:
+        line += f" · {amount(estimate.parameters)} parameters"
+        if estimate.trainable_parameters not in (None, estimate.parameters):
+            line += f", {amount(estimate.trainable_parameters or 0)} trainable"
+    if estimate.gpus_used > 1:
+        line += f" · {estimate.gpus_used} GPUs"
+    verdicts = ", ".join(verdict(gpu) for gpu in estimate.gpus)
+    return f"{line}\n\n{verdicts[:1].upper()}{verdicts[1:]}" if verdicts else line
+
+
+def _peaks(estimate: Estimate) -> str:
+    rows = [
+        ("allocated (`max_memory_allocated`)", estimate.peak.allocated),
+        ("reserved (`max_memory_reserved`)", estimate.peak.reserved),
+        ("device (`nvidia-smi`)", estimate.peak.device),
+    ]
+    return _table(
+        ("peak", "size", "90 % interval"),
+        [
+            (name, size(value.point), f"{size(value.low)} – {size(value.high)}")
+            for name, value in rows
+            if value is not None
+        ],
+    )
+
+
+def _gpus(estimate: Estimate) -> str:
+    return _table(
+        ("GPU", "memory", "verdict"),
+        [
+            (one_line(gpu.title), size(gpu.total_bytes), gpu.verdict.value.replace("-", " "))
+            for gpu in estimate.gpus
+        ],
+    )
+
+
+def _breakdown(estimate: Estimate) -> str:
+    rows = sorted(estimate.breakdown.items(), key=lambda row: -row[1])
+    return _table(("at the peak", "size"), [(one_line(name), size(value)) for name, value in rows])
+
+
+def _alive(groups: Sequence[Alive], link: Link, hidden: int = 0) -> str:
+    rows = [
+        (
+            size(group.bytes),
+            one_line(group.what) + (f" × {group.count}" if group.count > 1 else ""),
+            link(group.origin) if group.origin else "",
+        )
+        for group in groups
+    ]
+    table = _table(("size", "alive at the peak", "made at"), rows)
+    return f"{table}\n\n… and {hidden} more" if hidden > 0 else table
+
+
+def _plan(estimate: Estimate, link: Link) -> str:
+    rows = [
+        (name.replace("_", " "), _value(entry), _where(entry, link))
+        for name, entry in estimate.plan.items()
+        if entry.value is not None or entry.source is Source.UNKNOWN
+    ]
+    return _table(("plan", "value", "from"), rows)
+
+
+def _value(entry: PlanField) -> str:
+    if entry.value is None:
+        return "?"
+    if isinstance(entry.value, tuple):
+        return " × ".join(str(item) for item in entry.value)
+    if isinstance(entry.value, bool):
+        return "yes" if entry.value else "no"
+    return f"`{one_line(str(entry.value))}`"
+
+
+def _where(entry: PlanField, link: Link) -> str:
+    place = link(entry.origin) if entry.origin else ""
+    note = _SOURCES.get(entry.source, "")
+    why = one_line(entry.why)
+    return ", ".join(part for part in (place, note, why) if part)
+
+
+def _remedies(remedies: Iterable[Remedy]) -> str:
+    return _list(
+        "To lower it",
+        [
+            f"**{one_line(item.change)}**: {size(item.peak_bytes)} (saves {size(item.saves_bytes)})"
+            + (f"; {one_line(item.cost)}" if item.cost else "")
+            for item in remedies
+        ],
+    )
+
+
+# --------------------------------------------------------------------------- findings and rules
+
+
+def finding_hover(finding: Finding, rule: Rule | None) -> str:
+    """Help on a squiggle: the diagnostic itself is shown by the editor already."""
+    if rule is None:
+        return ""
+    advice = [fix.title for fix in finding.fixes if not fix.edits]
+    return _sections(
+        f"**{rule.name}** ({finding.code}): {rule.claim}",
+        rule.cost,
+        _GRADES[finding.confidence],
+        _list("What to do", advice),
+    )
+
+
+# --------------------------------------------------------------------------- Markdown
+
+
+def _sections(*parts: str) -> str:
+    return "\n\n".join(part for part in parts if part)
+
+
+def _list(title: str, rows: Sequence[str]) -> str:
+    return f"{title}:\n\n" + "\n".join(f"- {row}" for row in rows) if rows else ""
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    if not rows:
+        return ""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)

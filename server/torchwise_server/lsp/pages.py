@@ -1,0 +1,48 @@
+"""Pages of rules as files, so that an editor can open the explanation of a finding without a network."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import tempfile
+from pathlib import Path
+
+from torchwise_analysis.rules import explain, rule_named
+from torchwise_server import __version__
+from torchwise_server.lsp.convert import address
+
+logger = logging.getLogger(__name__)
+
+
+@functools.cache
+def page_address(rule: str) -> str | None:
+    """The address of the rule's page; None if it has none or cannot be written."""
+    found = rule_named(rule)
+    page = explain(rule)
+    if found is None or page is None:
+        return None
+    try:
+        path = _folder() / f"{found.name}.md"
+        _write(path, page)
+    except OSError as error:
+        logger.warning("the page of %s cannot be written: %s", rule, error)
+        return None
+    return address(str(path))
+
+
+def _folder() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    folder = Path(base) / "torchwise" / __version__ / "rules"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _write(path: Path, text: str) -> None:
+    """Whole or not at all: several servers may run."""
+    if path.exists() and path.read_text("utf-8") == text:
+        return
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write(text)
+    Path(name).replace(path)

@@ -1,0 +1,74 @@
+"""The language server: pygls with our own documents, and every exception contained."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from lsprotocol import types as lsp
+from pygls.exceptions import JsonRpcException, PyglsError
+from pygls.lsp.server import LanguageServer
+
+from torchwise_server import __version__
+from torchwise_server.lsp.analysis import Backend
+from torchwise_server.lsp.session import Session
+
+logger = logging.getLogger(__name__)
+
+_NOTEBOOKS = lsp.NotebookDocumentSyncOptions(
+    notebook_selector=[
+        lsp.NotebookDocumentFilterWithNotebook(
+            notebook="jupyter-notebook", cells=[lsp.NotebookCellLanguage(language="python")]
+        )
+    ],
+    save=True,
+)
+
+# pygls would keep texts of its own for these, cut into lines by `str.splitlines`
+_KEPT_BY_US = (
+    lsp.TEXT_DOCUMENT_DID_OPEN,
+    lsp.TEXT_DOCUMENT_DID_CHANGE,
+    lsp.TEXT_DOCUMENT_DID_CLOSE,
+    lsp.NOTEBOOK_DOCUMENT_DID_OPEN,
+    lsp.NOTEBOOK_DOCUMENT_DID_CHANGE,
+    lsp.NOTEBOOK_DOCUMENT_DID_CLOSE,
+)
+
+
+class TorchwiseServer(LanguageServer):
+    """The server of one connection."""
+
+    def __init__(self, backend: Backend) -> None:
+        super().__init__("torchwise", __version__, notebook_document_sync=_NOTEBOOKS)
+        self.session = Session(backend)
+        for method in _KEPT_BY_US:
+            self.protocol.fm.builtin_features.pop(method)
+
+    def report_server_error(
+        self, error: Exception, source: type[PyglsError] | type[JsonRpcException]
+    ) -> None:
+        """To the log only: a message box at each key press helps nobody."""
+        logger.error("%s: %s", source.__name__, error)
+
+    def say(self, kind: lsp.MessageType, message: str) -> None:
+        """A line in the client's output channel."""
+        self.window_log_message(lsp.LogMessageParams(kind, message))
+
+
+def create_server(backend: Backend) -> TorchwiseServer:
+    """A server with all its features."""
+    from torchwise_server.lsp.handlers import actions, commands, diagnostics, hover, lens, sync, workspace
+
+    server = TorchwiseServer(backend)
+    registrations: tuple[Callable[[TorchwiseServer], None], ...] = (
+        workspace.register,
+        sync.register,
+        diagnostics.register,
+        actions.register,
+        hover.register,
+        lens.register,
+        commands.register,
+    )
+    for register in registrations:
+        register(server)
+    return server

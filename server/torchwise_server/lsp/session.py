@@ -1,0 +1,341 @@
+"""What the server knows: the client, its documents, their answers, and who waits for one.
+
+Lives on the message loop. Nothing here blocks; questions go to `Analysis`, answers come back through
+`received`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from lsprotocol import types as lsp
+
+from torchwise_analysis.findings import Finding, Place
+from torchwise_analysis.policy import Display, display
+from torchwise_server.lsp.analysis import Analysis, Answer, Backend, Failure, OutOfStep
+from torchwise_server.lsp.convert import Located, Units, address
+from torchwise_server.lsp.documents import Checked, Estimated, OpenDocument, OpenNotebook
+from torchwise_server.lsp.options import EditorOptions
+from torchwise_server.lsp.text import Position, Text
+from torchwise_server.lsp.worker import Lane
+
+logger = logging.getLogger(__name__)
+
+# A pause in typing that is shorter than the one between two keystrokes of a fast typist, so that each
+# keystroke still gets its answer, but the events of one multi-cursor edit or paste share one analysis.
+CHECK_DELAY_S = 0.02
+# Estimates are read between thoughts, not between keystrokes.
+ESTIMATE_DELAY_S = 0.3
+# A related place in a larger file is shown without converting its columns.
+_MAX_RELATED_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """What the client can do."""
+
+    units: Units = field(default_factory=Units)
+    pulls_diagnostics: bool = False
+    refreshes_diagnostics: bool = False
+    refreshes_lenses: bool = False
+    versioned_edits: bool = False
+    lazy_edits: bool = False
+    has_configuration: bool = False
+    has_progress: bool = False
+    watches_files: bool = False
+    watches_configuration: bool = False
+    shows_reports: bool = False
+
+    @staticmethod
+    def of(params: lsp.InitializeParams) -> Client:
+        """Read the capabilities once, so that no handler has to climb through optional fields."""
+        capabilities = params.capabilities
+        document = capabilities.text_document or lsp.TextDocumentClientCapabilities()
+        workspace = capabilities.workspace or lsp.WorkspaceClientCapabilities()
+        window = capabilities.window or lsp.WindowClientCapabilities()
+        general = capabilities.general or lsp.GeneralClientCapabilities()
+        offered = [
+            item for item in general.position_encodings or () if item in tuple(lsp.PositionEncodingKind)
+        ]
+        action = document.code_action
+        lazy = action.resolve_support.properties if action and action.resolve_support else ()
+        started = params.initialization_options
+        return Client(
+            units=Units(offered[0] if offered else lsp.PositionEncodingKind.Utf16),
+            pulls_diagnostics=document.diagnostic is not None,
+            refreshes_diagnostics=bool(workspace.diagnostics and workspace.diagnostics.refresh_support),
+            refreshes_lenses=bool(workspace.code_lens and workspace.code_lens.refresh_support),
+            versioned_edits=bool(workspace.workspace_edit and workspace.workspace_edit.document_changes),
+            lazy_edits="edit" in lazy,
+            has_configuration=bool(workspace.configuration),
+            has_progress=bool(window.work_done_progress),
+            watches_files=bool(
+                workspace.did_change_watched_files and workspace.did_change_watched_files.dynamic_registration
+            ),
+            watches_configuration=bool(
+                workspace.did_change_configuration and workspace.did_change_configuration.dynamic_registration
+            ),
+            shows_reports=isinstance(started, dict) and started.get("clientShowsReports") is True,
+        )
+
+
+class Session:
+    """The state of one connection."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.client = Client()
+        self.options = EditorOptions()
+        self.folders: list[str] = []
+        self._folder_options: dict[str, EditorOptions] = {}
+        self._backend = backend
+        self._documents: dict[str, OpenDocument] = {}
+        self._notebook_of: dict[str, OpenNotebook] = {}
+        self._others: dict[str, Text] = {}
+        self._waiters: dict[tuple[str, Lane], list[tuple[int, asyncio.Future[None]]]] = {}
+        self._complained: set[str] = set()
+        self._results: dict[str, tuple[str, list[lsp.Diagnostic]]] = {}
+        self._result_number = 0
+        self._analysis: Analysis | None = None
+        self.on_answer: Callable[[OpenDocument, Answer], None] = lambda *_: None
+
+    @property
+    def analysis(self) -> Analysis:
+        if self._analysis is None:
+            loop = asyncio.get_running_loop()
+
+            def deliver(document: OpenDocument, answer: Answer) -> None:
+                if not loop.is_closed():
+                    loop.call_soon_threadsafe(self.received, document, answer)
+
+            self._analysis = Analysis(self._backend, deliver)
+        return self._analysis
+
+    # ----------------------------------------------------------------------- documents
+
+    def document(self, uri: str) -> OpenDocument | None:
+        """The open document that the client's document `uri` is, or is a cell of."""
+        return self._documents.get(uri) or self._notebook_of.get(uri)
+
+    def documents(self) -> Iterator[OpenDocument]:
+        yield from self._documents.values()
+
+    def notebook(self, uri: str) -> OpenNotebook | None:
+        document = self._documents.get(uri)
+        return document if isinstance(document, OpenNotebook) else None
+
+    def open(self, document: OpenDocument) -> None:
+        self._documents[document.uri] = document
+        if isinstance(document, OpenNotebook):
+            self.index_cells(document)
+        self.ask(document, 0.0)
+
+    def index_cells(self, notebook: OpenNotebook) -> list[str]:
+        """Note the notebook's cells; the ones that are gone."""
+        now = set(notebook.uris)
+        gone = [uri for uri, owner in self._notebook_of.items() if owner is notebook and uri not in now]
+        for uri in gone:
+            del self._notebook_of[uri]
+        for uri in now:
+            self._notebook_of[uri] = notebook
+        return gone
+
+    def close(self, uri: str) -> OpenDocument | None:
+        document = self._documents.pop(uri, None)
+        if document is None:
+            return None
+        for client_uri in document.uris:
+            self._notebook_of.pop(client_uri, None)
+            self._results.pop(client_uri, None)
+        self.analysis.forget(document)
+        for lane in Lane:
+            self._wake(document, lane, None)
+        return document
+
+    def options_for(self, document: OpenDocument) -> EditorOptions:
+        """Editor options of the innermost workspace folder that holds the document."""
+        holding = [
+            folder for folder in self._folder_options if document.uri.startswith(folder.rstrip("/") + "/")
+        ]
+        return self._folder_options[max(holding, key=len)] if holding else self.options
+
+    @property
+    def folder_options(self) -> dict[str, EditorOptions]:
+        return self._folder_options
+
+    def result_id(self, uri: str, items: list[lsp.Diagnostic]) -> str:
+        """The same as long as the diagnostics of `uri` are."""
+        last = self._results.get(uri)
+        if last is None or last[1] != items:
+            self._result_number += 1
+            last = self._results[uri] = (str(self._result_number), items)
+        return last[0]
+
+    def configure(self, options: EditorOptions, by_folder: dict[str, EditorOptions]) -> None:
+        self.options = options
+        self._folder_options = by_folder
+
+    # ----------------------------------------------------------------------- questions and answers
+
+    def ask(self, document: OpenDocument, delay_s: float = CHECK_DELAY_S) -> None:
+        """The document changed: analyse its newest version."""
+        options = self.options_for(document)
+        self.analysis.stop(document, Lane.ESTIMATE)
+        self.analysis.stop(document, Lane.VERIFY)
+        self._wake(document, Lane.VERIFY, None)
+        self.analysis.ask(Lane.CHECK, document, options, delay_s)
+        pause_s = ESTIMATE_DELAY_S if document.estimated else 0.0
+        self.analysis.ask(Lane.ESTIMATE, document, options, max(delay_s, pause_s))
+
+    def saved(self, document: OpenDocument) -> None:
+        """The file on disk changed: other open files may import it."""
+        self._others.pop(document.path, None)
+        self.analysis.saved(document)
+        for other in self._documents.values():
+            if other is not document or self.options_for(other).run_on == "save":
+                self.ask(other)
+
+    async def checked(self, document: OpenDocument) -> Checked | None:
+        """The findings of the newest version; None if the analysis died or the document was closed."""
+        if document.checked is None or document.checked.version < document.version:
+            self.analysis.hurry(document, Lane.CHECK)
+            await self._wait(document, Lane.CHECK)
+        return document.checked
+
+    def give_up(self, document: OpenDocument, lane: Lane) -> None:
+        """The user cancelled this work: nobody gets an answer."""
+        self.analysis.stop(document, lane)
+        self._wake(document, lane, None)
+
+    async def verified(self, document: OpenDocument) -> Checked | None:
+        """The findings of the newest version with fixes that were tried; None if there are none to be had."""
+        checked = await self.checked(document)
+        if checked is None or checked.version != document.version:
+            return None
+        if not checked.is_verified and any(
+            fix.edits for finding in checked.findings for fix in finding.fixes
+        ):
+            self.analysis.ask(Lane.VERIFY, document, self.options_for(document))
+            await self._wait(document, Lane.VERIFY)
+        return document.checked if document.checked and document.checked.version == document.version else None
+
+    async def estimated(self, document: OpenDocument) -> Estimated | None:
+        """The estimates of the newest version."""
+        if document.estimated is None or document.estimated.version < document.version:
+            self.analysis.hurry(document, Lane.ESTIMATE)
+            await self._wait(document, Lane.ESTIMATE)
+        return document.estimated
+
+    def received(self, document: OpenDocument, answer: Answer) -> None:
+        """An answer of the analysis, on the message loop."""
+        if self._documents.get(document.uri) is not document:
+            return
+        if isinstance(answer, Checked):
+            document.checked = answer
+            self._wake(document, Lane.VERIFY if answer.is_verified else Lane.CHECK, answer.version)
+        elif isinstance(answer, Estimated):
+            document.estimated = _kept(document.estimated, answer)
+            self._wake(document, Lane.ESTIMATE, answer.version)
+        elif isinstance(answer, Failure):
+            document.resend()
+            self._wake(document, answer.lane, None)
+        elif isinstance(answer, OutOfStep):
+            document.resend()
+            self.ask(document, 0.0)
+        try:
+            self.on_answer(document, answer)
+        except Exception:
+            logger.exception("showing an answer for %s failed", document.uri)
+
+    def is_first_complaint(self, message: str) -> bool:
+        """Whether this failure was not shown yet: one broken file must not tell so at every key."""
+        if message in self._complained:
+            return False
+        self._complained.add(message)
+        return True
+
+    def reload(self) -> None:
+        """Settings or files on disk changed: analyse everything again."""
+        self._others.clear()
+        self.analysis.reload()
+        for document in self._documents.values():
+            self.ask(document, 0.0)
+
+    def shutdown(self) -> None:
+        if self._analysis is not None:
+            self._analysis.close()
+
+    async def _wait(self, document: OpenDocument, lane: Lane) -> None:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.setdefault((document.uri, lane), []).append((document.version, future))
+        await future
+
+    def _wake(self, document: OpenDocument, lane: Lane, version: int | None) -> None:
+        """Release who waits for `version` or an earlier one; None: everybody, there will be no answer."""
+        left: list[tuple[int, asyncio.Future[None]]] = []
+        for wanted, future in self._waiters.pop((document.uri, lane), []):
+            if future.done():
+                continue
+            if version is None or wanted <= version:
+                future.set_result(None)
+            else:
+                left.append((wanted, future))
+        if left:
+            self._waiters[document.uri, lane] = left
+
+    # ----------------------------------------------------------------------- places
+
+    def shown(self, document: OpenDocument) -> Iterator[tuple[Finding, Display]]:
+        """The findings that an editor lists."""
+        surface = self.options_for(document).surface
+        for finding in document.checked.findings if document.checked else ():
+            how = display(finding, surface)
+            if how.is_listed:
+                yield finding, how
+
+    def locate(self, place: Place) -> Located | None:
+        """A place of an open document, or of another file, for the client."""
+        for document in self._documents.values():
+            if document.path == place.path:
+                return document.locate(place)
+        if not Path(place.path).is_absolute():
+            return None
+        uri = address(place.path)
+        return Located(uri, place.span, self._other(place.path).line) if uri else None
+
+    def position(self, uri: str, position: lsp.Position) -> tuple[OpenDocument, Position] | None:
+        """A position from the client as one in the analysed text."""
+        document = self.document(uri)
+        if document is None:
+            return None
+        line = document.line_of(uri, position.line)
+        column = self.client.units.column(line, position.character)
+        place = document.position(uri, Position(position.line, column))
+        return (document, place) if place is not None else None
+
+    def _other(self, path: str) -> Text:
+        """The text of a file that is not open, for the units of its columns."""
+        if path not in self._others:
+            self._others[path] = _read(path)
+        return self._others[path]
+
+
+def _kept(last: Estimated | None, answer: Estimated) -> Estimated:
+    """Broken text has fewer loops than the reader sees: then the last good estimates stay."""
+    if last is None or not answer.is_broken or len(answer.estimates) >= len(last.estimates):
+        return answer
+    return replace(last, version=answer.version, is_broken=True)
+
+
+def _read(path: str) -> Text:
+    from torchwise_analysis.source.decode import decode
+
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(_MAX_RELATED_BYTES)
+    except OSError:
+        return Text("")
+    return Text(decode(data).text)
