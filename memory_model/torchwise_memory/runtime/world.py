@@ -34,7 +34,8 @@ class World:
     allocator: of the card. sm: compute capability times ten (75 for a T4, 80 for an A100); it decides which
     attention kernels exist and how large workspaces are. fuel: how many operators may run.
 
-    Set from outside while the program runs: `origin`, `module_path`, `phase`. Set by contexts: `grad_enabled`,
+    Set from outside while the program runs: `origin`, `module_path`, `phase`. `module_depth` counts the module calls
+    the program is inside of. Set by contexts: `grad_enabled`,
     `inference_mode`, the autocast fields, `save_policies`. `assumptions` collects sentences for the answer.
     """
 
@@ -51,6 +52,7 @@ class World:
         self.autocast_cache: dict[int, tuple[weakref.ref[Tensor], Tensor]] = {}
         self.save_policies: list[SavePolicy] = []
         self.sequence = 0
+        self.module_depth = 0
         self.backward_depth = 0
         self.workspaces: dict[str, Storage] = {}
         self.gradient_ready: list[GradientReady] = []
