@@ -1,0 +1,122 @@
+"""The command line. Each command lives in its own module, imported only when it is called.
+
+An argument parser of its own for each command, rather than sub-parsers, because options may stand before
+or after files (`parse_intermixed_args` does not work with sub-parsers), and because `torchwise --version`
+should not pay for any of them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+from enum import IntEnum
+from typing import cast
+
+from torchwise_server import __version__
+from torchwise_server.cli.output import complain, say
+
+COMMANDS = {
+    "check": "find training bugs that never crash",
+    "estimate": "tell the peak VRAM of each training loop",
+    "explain": "say what a rule looks for, and why",
+    "rules": "list all rules",
+    "gpus": "list the GPUs that estimates know",
+    "server": "start the language server (editors do this)",
+}
+
+
+class Exit(IntEnum):
+    """Exit status of every command."""
+
+    OK = 0
+    FINDINGS = 1
+    FAILED = 2  # bad usage, nothing to read, an internal error
+    UNREAD = 3  # nothing failing, but some files could not be read or answered
+    INTERRUPTED = 130  # what a shell expects after Ctrl-C
+    PIPE = 141  # the reader of our output went away
+
+
+class UsageError(Exception):
+    """The command line asks for something impossible; the message says what would be possible."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status. Never raises for what a user can cause."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        status = _dispatch(words)
+        sys.stdout.flush()
+        return status
+    except UsageError as error:
+        complain(str(error))
+        return Exit.FAILED
+    except KeyboardInterrupt:
+        complain("interrupted")
+        return Exit.INTERRUPTED
+    except BrokenPipeError:
+        # the interpreter flushes stdout once more at exit; give it somewhere to flush to
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Exit.PIPE
+    except SystemExit as exit_:  # argparse: 0 after --help, 2 after bad usage
+        return int(exit_.code) if isinstance(exit_.code, int) else Exit.FAILED
+    except Exception as error:  # the outermost border: a clear message instead of a traceback
+        return _internal_error(error)
+
+
+def _dispatch(words: list[str]) -> int:
+    if not words or words[0] in ("-h", "--help", "help"):
+        say(_help())
+        return Exit.OK if words else Exit.FAILED
+    if words[0] in ("-V", "--version"):
+        say(f"torchwise {__version__}")
+        return Exit.OK
+    if words[0] not in COMMANDS:
+        raise UsageError(_unknown_command(words[0]))
+    module = importlib.import_module(f"torchwise_server.cli.{words[0]}")
+    run = cast("Callable[[list[str]], int]", module.run)
+    return run(words[1:])
+
+
+def _help() -> str:
+    commands = "\n".join(f"  {name:<10} {what}" for name, what in COMMANDS.items())
+    return f"""usage: torchwise COMMAND [options] ...
+
+Reads PyTorch training code from source alone: nothing is imported or run, no GPU and no torch needed.
+
+commands:
+{commands}
+
+examples:
+  torchwise check                        every Python file and notebook below this folder
+  torchwise check train.py --format json
+  torchwise estimate train.py --gpu rtx-4090 --gpu a100-80gb
+  torchwise explain retained-graph
+
+exit status:
+  0 nothing found · 1 findings · 2 could not run · 3 nothing found, but some files could not be read
+
+`torchwise COMMAND --help` tells more. --version prints the version ({__version__})."""
+
+
+def _unknown_command(word: str) -> str:
+    if os.path.exists(word):  # noqa: PTH110 - pathlib would double the start-up time
+        return f"{word!r} is not a command; to check it: torchwise check {word}"
+    import difflib
+
+    close = difflib.get_close_matches(word, COMMANDS, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"commands are {', '.join(COMMANDS)}"
+    return f"unknown command {word!r}; {hint}"
+
+
+def _internal_error(error: Exception) -> int:
+    complain(
+        f"internal error: {type(error).__name__}: {error}\n"
+        "This is a fault of torchwise, not of your code. TORCHWISE_TRACEBACK=1 shows where it happened."
+    )
+    if os.environ.get("TORCHWISE_TRACEBACK"):
+        import traceback
+
+        traceback.print_exception(error)
+    return Exit.FAILED

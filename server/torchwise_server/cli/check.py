@@ -1,0 +1,274 @@
+"""`torchwise check`: findings of files, folders, notebooks and standard input."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torchwise_analysis.findings import Confidence, Finding, Severity
+from torchwise_analysis.policy import FailureLevel, at_least_confidence, fails
+from torchwise_analysis.settings import LoadedSettings, Settings, SettingsFinder
+from torchwise_server.cli import Exit, UsageError
+from torchwise_server.cli.console import Progress, report_console
+from torchwise_server.cli.files import STDIN, Inputs, collect
+from torchwise_server.cli.options import (
+    Parser,
+    add_verbose,
+    require_known_rules,
+    require_sound,
+    shown_path,
+    values_of,
+    words_of,
+)
+from torchwise_server.cli.output import complain, say
+from torchwise_server.reporters.words import one_line
+
+if TYPE_CHECKING:
+    from torchwise_analysis.engine import CheckReport, Problem
+    from torchwise_analysis.fixes import SourceFile
+    from torchwise_server.cli.reading import Reader
+    from torchwise_server.reporters.check_run import CheckRun
+
+_MOST_EXCLUDED = 10
+
+_DESCRIPTION = """\
+Find training bugs that never crash: losses kept with their graph, gradients never cleared, a model left
+in evaluation mode, softmax applied twice. Every finding shows the evidence it rests on. The code is read as
+text; nothing of it is imported or run."""
+
+_EPILOG = """\
+examples:
+  torchwise check                                   this folder
+  torchwise check train.py notebooks/*.ipynb
+  torchwise check src --select retained-graph,TW2   some rules only (names, codes, prefixes of codes)
+  torchwise check . --fail-on warning --fail-confidence likely     strict, for CI
+  cat train.py | torchwise check - --stdin-filename src/train.py
+
+confidence:
+  certain    every link of the chain was resolved
+  likely     one link rests on a convention, named in the message
+  possible   two or more do; counted in the last line, shown with --min-confidence possible
+
+exit status:
+  0  nothing at or above the failing level (default: certain errors)
+  1  findings at or above it
+  2  could not run: bad usage or settings, nothing to read, an internal error
+  3  nothing failing, but some files could not be parsed
+
+Settings come from [tool.torchwise] of the nearest pyproject.toml; options win over them.
+To silence one finding:  # torchwise: ignore[rule-name] -- reason"""
+
+
+def run(words: list[str]) -> int:
+    """Check, report, and return the exit status."""
+    options = _parser().parse(words)
+    paths: list[str] = options.paths or ["."]
+    stdin = STDIN in paths
+    if options.stdin_filename and not stdin:
+        raise UsageError("--stdin-filename needs - among the paths")
+    finder = SettingsFinder()
+    inputs = collect([path for path in paths if path != STDIN], finder)
+    require_known_rules(words_of(options.select) or (), "--select")
+    require_known_rules(words_of(options.ignore) or (), "--ignore")
+
+    from torchwise_server.cli.reading import Reader
+
+    reader = Reader()
+    outcome = _check(inputs, stdin, options, finder, reader)
+    if outcome.read == 0:
+        _say_nothing_read(inputs, outcome.run.problems)
+        if options.format == "json":
+            _report(options, outcome.run, reader)
+        return Exit.FAILED
+    _report(options, outcome.run, reader)
+    return _status(outcome)
+
+
+# --------------------------------------------------------------------------- options
+
+
+def _parser() -> Parser:
+    parser = Parser("check", _DESCRIPTION, _EPILOG)
+    parser.add_argument(
+        "paths", nargs="*", metavar="PATH", help="file, folder, pattern, or - for standard input (default: .)"
+    )
+    parser.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
+    parser.add_argument("--select", action="append", metavar="RULES", help="run only these rules")
+    parser.add_argument("--ignore", action="append", metavar="RULES", help="do not run these rules")
+    parser.add_argument(
+        "--min-confidence", choices=values_of(Confidence), help="show this grade and better (default: likely)"
+    )
+    parser.add_argument(
+        "--fail-on", choices=values_of(Severity), help="lowest severity that fails (default: error)"
+    )
+    parser.add_argument(
+        "--fail-confidence", choices=values_of(Confidence), help="lowest grade that fails (default: certain)"
+    )
+    parser.add_argument(
+        "--statistics", action="store_true", help="add counts by rule and what was not analysed"
+    )
+    parser.add_argument("--stdin-filename", metavar="NAME", help="path to report and resolve imports for -")
+    add_verbose(parser)
+    return parser
+
+
+def _overridden(settings: Settings, options: argparse.Namespace) -> Settings:
+    select, ignore = words_of(options.select), words_of(options.ignore)
+    if select is not None:
+        settings = replace(settings, select=select)
+    if ignore is not None:
+        settings = replace(settings, ignore=ignore)
+    if options.min_confidence:
+        settings = replace(settings, min_confidence=Confidence(options.min_confidence))
+    if options.fail_on:
+        settings = replace(settings, fail_on=Severity(options.fail_on))
+    if options.fail_confidence:
+        settings = replace(settings, fail_confidence=Confidence(options.fail_confidence))
+    return settings
+
+
+def _settings_for(
+    document: SourceFile, options: argparse.Namespace, finder: SettingsFinder
+) -> LoadedSettings:
+    """Settings of the file with the options over them.
+
+    Raises:
+        UsageError: the settings file has mistakes or names unknown rules.
+    """
+    loaded = require_sound(finder.find(Path(document.path)))
+    settings = loaded.settings
+    ignored_somewhere = (rule for _, rules in settings.per_file_ignores for rule in rules)
+    require_known_rules((*settings.select, *settings.ignore, *ignored_somewhere), str(loaded.path))
+    return replace(loaded, settings=_overridden(settings, options))
+
+
+# --------------------------------------------------------------------------- checking
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What was found and what decides the exit status; `read` counts the files that gave a text."""
+
+    run: CheckRun
+    read: int
+    is_failing: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Checked:
+    """The report of one file with the settings that hold for it."""
+
+    report: CheckReport
+    settings: Settings
+
+
+def _check(
+    inputs: Inputs, stdin: bool, options: argparse.Namespace, finder: SettingsFinder, reader: Reader
+) -> _Outcome:
+    from torchwise_analysis.engine import Problem, ProblemKind, could_matter
+
+    checked: list[_Checked] = []
+    problems = [Problem(item.path, None, item.why, ProblemKind.UNREADABLE) for item in inputs.missing]
+    read = skipped = 0
+    files = [*([None] if stdin else []), *inputs.files]
+    with Progress(len(files)) as progress:
+        for done, file in enumerate(files):
+            progress.advance(done, "standard input" if file is None else str(file.path))
+            reading = reader.read_stdin(options.stdin_filename) if file is None else reader.read(file.path)
+            document = reading.document
+            if document is None:
+                problems += reading.problems
+                continue
+            read += 1
+            if file is not None and not file.explicit and not could_matter(document.text):
+                skipped += 1
+                continue
+            problems += reading.problems
+            loaded = _settings_for(document, options, finder)
+            engine = reader.engine(loaded.settings, loaded.root, document.path)
+            checked.append(_Checked(engine.check(document), loaded.settings))
+    return _outcome(checked, problems, read, skipped)
+
+
+def _outcome(checked: Sequence[_Checked], problems: Sequence[Problem], read: int, skipped: int) -> _Outcome:
+    from torchwise_server.reporters.check_run import CheckRun
+
+    best: dict[tuple[object, ...], tuple[Finding, Settings]] = {}
+    for one in checked:
+        for finding in one.report.findings:
+            # a fault in a helper is found from every file that calls it, best proven by one of them
+            key = (finding.place.path, finding.place.span, finding.rule)
+            if key not in best or _is_better(finding, best[key][0]):
+                best[key] = (finding, one.settings)
+    failing = [finding for finding, settings in best.values() if _fails(finding, settings)]
+    shown = [
+        finding
+        for finding, settings in best.values()
+        # what fails a run is always shown, or nobody could say why it failed
+        if at_least_confidence(finding.confidence, settings.min_confidence) or _fails(finding, settings)
+    ]
+    silent: Counter[str] = Counter()
+    for one in checked:
+        silent.update(dict(one.report.statistics.silent))
+        silent.update(Counter(reason for _, reason in one.report.statistics.not_analysed))
+    every_problem = (*problems, *(problem for one in checked for problem in one.report.problems))
+    run = CheckRun(
+        findings=tuple(sorted(shown, key=_order)),
+        hidden=len(best) - len(shown),
+        problems=tuple(dict.fromkeys(every_problem)),
+        files=read,
+        skipped_by_text=skipped,
+        not_analysed=dict(silent),
+    )
+    return _Outcome(run, read, is_failing=bool(failing))
+
+
+def _fails(finding: Finding, settings: Settings) -> bool:
+    return fails(finding, FailureLevel(settings.fail_on, settings.fail_confidence))
+
+
+def _is_better(one: Finding, other: Finding) -> bool:
+    return one.confidence is not other.confidence and at_least_confidence(one.confidence, other.confidence)
+
+
+def _order(finding: Finding) -> tuple[object, ...]:
+    return (finding.place.path, finding.place.span, finding.code)
+
+
+# --------------------------------------------------------------------------- reporting
+
+
+def _report(options: argparse.Namespace, run: CheckRun, reader: Reader) -> None:
+    if options.format == "json":
+        from torchwise_server.reporters import check_json
+
+        say(check_json.render(run, reader.sources))
+        return
+    from torchwise_server.reporters import check_text
+
+    check_text.render(run, reader.sources, report_console(), statistics=options.statistics)
+
+
+def _status(outcome: _Outcome) -> int:
+    from torchwise_analysis.engine import ProblemKind
+
+    kinds = {problem.kind for problem in outcome.run.problems}
+    if outcome.is_failing:
+        return Exit.FINDINGS
+    if ProblemKind.FAILURE in kinds:
+        return Exit.FAILED
+    return Exit.UNREAD if kinds else Exit.OK
+
+
+def _say_nothing_read(inputs: Inputs, problems: Sequence[Problem]) -> None:
+    """Nothing read is an error, never "no findings": say what was passed over, and why."""
+    lines = [f"{item.path}: {item.why}" for item in inputs.empty]
+    lines += [f"{shown_path(problem.path)}: {problem.message}" for problem in problems]
+    lines += [f"{shown_path(item.path)}: {item.why}" for item in inputs.excluded[:_MOST_EXCLUDED]]
+    if len(inputs.excluded) > _MOST_EXCLUDED:
+        lines.append(f"and {len(inputs.excluded) - _MOST_EXCLUDED} more excluded")
+    complain("\n  ".join(("nothing was read", *(one_line(line) for line in lines))))

@@ -1,0 +1,67 @@
+"""Consoles and progress: what a terminal can show, decided in one place."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import sys
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_PLAIN_WIDTH = 110  # of output into files and pipes: lines of source stay whole up to the usual limits
+
+
+def report_console() -> Console:
+    """The console for reports on stdout: colours and links on a terminal, plain text elsewhere.
+
+    NO_COLOR, FORCE_COLOR, TERM=dumb and COLUMNS are honoured (by rich).
+    """
+    from rich.console import Console
+
+    keep_printing_whatever_the_encoding()
+    width = None if sys.stdout.isatty() or os.environ.get("COLUMNS") else _PLAIN_WIDTH
+    return Console(markup=False, highlight=False, emoji=False, soft_wrap=False, width=width)
+
+
+def keep_printing_whatever_the_encoding() -> None:
+    """A character that stdout cannot encode becomes an escape instead of an exception."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+class Progress:
+    """One line on stderr that says how far a long run is; nothing unless stderr is a terminal."""
+
+    _DELAY_SECONDS = 0.7
+    _INTERVAL_SECONDS = 0.1
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._next = time.monotonic() + self._DELAY_SECONDS
+        self._enabled = total > 1 and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        self._shown = False
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._shown:
+            sys.stderr.write("\r\x1b[2K")
+            sys.stderr.flush()
+
+    def advance(self, done: int, name: str) -> None:
+        """`done` files are finished, `name` comes next."""
+        if not self._enabled or time.monotonic() < self._next:
+            return
+        from torchwise_server.reporters.words import one_line
+
+        self._next = time.monotonic() + self._INTERVAL_SECONDS
+        self._shown = True
+        width = shutil.get_terminal_size().columns - 1
+        line = f"checking {done + 1} of {self._total}  {one_line(name)}"
+        sys.stderr.write("\r\x1b[2K" + line[:width])
+        sys.stderr.flush()

@@ -1,0 +1,106 @@
+"""`torchwise gpus`: the cards and cloud machines that estimates know."""
+
+from __future__ import annotations
+
+import json
+
+from torchwise_memory.hardware import Gpu, Instance
+from torchwise_server.cli import Exit, UsageError
+from torchwise_server.cli.console import report_console
+from torchwise_server.cli.options import Parser
+from torchwise_server.cli.output import say
+from torchwise_server.reporters.words import size
+
+_DESCRIPTION = """\
+List the GPUs that estimates know, with the memory that PyTorch sees (less than the data sheet says), or
+show which one a name means. Names are found in every usual spelling."""
+
+_EPILOG = """\
+examples:
+  torchwise gpus
+  torchwise gpus "Tesla T4" "A100-SXM4-80GB" g5.xlarge
+  torchwise gpus --instances
+  torchwise gpus --format json"""
+
+
+def run(words: list[str]) -> int:
+    """Print the table."""
+    parser = Parser("gpus", _DESCRIPTION, _EPILOG)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="show only the cards that these names mean")
+    parser.add_argument("--instances", action="store_true", help="list cloud machines instead")
+    parser.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
+    options = parser.parse(words)
+    if options.instances:
+        _print_instances(options.format)
+    else:
+        _print_gpus(_chosen(options.names), options.format)
+    return Exit.OK
+
+
+def _chosen(names: list[str]) -> tuple[Gpu, ...]:
+    from torchwise_memory.hardware import UnknownGpuError, find, gpus
+
+    try:
+        return tuple(find(name) for name in names) or gpus()
+    except UnknownGpuError as error:
+        raise UsageError(str(error)) from None
+
+
+def _print_gpus(gpus: tuple[Gpu, ...], form: str) -> None:
+    if form == "json":
+        say(json.dumps({"version": 1, "gpus": [_gpu_as_dict(gpu) for gpu in gpus]}, indent=1))
+        return
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for header, justify in (("name", "left"), ("memory", "right"), ("compute", "right"), ("card", "left")):
+        table.add_column(header, justify="right" if justify == "right" else "left", no_wrap=True)
+    table.add_column("")
+    for gpu in gpus:
+        compute = "" if gpu.sm is None else f"{gpu.sm // 10}.{gpu.sm % 10}"
+        note = "" if gpu.total_seen else "memory inferred, not read from a device"
+        table.add_row(Text(gpu.name, style="bold"), size(gpu.total_bytes), compute, gpu.title, Text(note, style="dim"))
+    report_console().print(table)
+
+
+def _gpu_as_dict(gpu: Gpu) -> dict[str, object]:
+    low, point, high = gpu.context_bytes
+    return {
+        "name": gpu.name,
+        "title": gpu.title,
+        "vendor": gpu.vendor,
+        "total_bytes": gpu.total_bytes,
+        "total_seen": gpu.total_seen,
+        "compute_capability": None if gpu.sm is None else f"{gpu.sm // 10}.{gpu.sm % 10}",
+        "context_bytes": {"low": low, "point": point, "high": high},
+    }
+
+
+def _print_instances(form: str) -> None:
+    from torchwise_memory.hardware import instances
+
+    if form == "json":
+        rows = [_instance_as_dict(instance) for instance in instances()]
+        say(json.dumps({"version": 1, "instances": rows}, indent=1))
+        return
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for header in ("instance", "GPUs", "provider"):
+        table.add_column(header, no_wrap=True)
+    for instance in instances():
+        table.add_row(
+            Text(instance.name, style="bold"), f"{instance.count:g} × {instance.gpu.name}", instance.provider
+        )
+    report_console().print(table)
+
+
+def _instance_as_dict(instance: Instance) -> dict[str, object]:
+    return {
+        "name": instance.name,
+        "provider": instance.provider,
+        "gpu": instance.gpu.name,
+        "count": instance.count,
+    }

@@ -1,0 +1,97 @@
+"""What the commands' argument parsers share."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections.abc import Sequence
+from enum import Enum
+from pathlib import Path
+from typing import TypeVar
+
+from torchwise_analysis.settings import LoadedSettings, SettingsProblem, suggestion
+from torchwise_server.cli import UsageError
+
+E = TypeVar("E", bound=Enum)
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser of one command, with help that keeps its examples as written."""
+
+    def __init__(self, command: str, description: str, epilog: str) -> None:
+        super().__init__(
+            prog=f"torchwise {command}",
+            description=description,
+            epilog=epilog,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+
+    def parse(self, words: Sequence[str]) -> argparse.Namespace:
+        """Options may stand before, between and after files."""
+        options = self.parse_intermixed_args(words)
+        if getattr(options, "verbose", False):
+            logging.basicConfig(stream=sys.stderr, level=logging.DEBUG, format="%(name)s: %(message)s")
+        return options
+
+
+def add_verbose(parser: argparse.ArgumentParser) -> None:
+    """`--verbose`, which shows the log."""
+    parser.add_argument("-v", "--verbose", action="store_true", help="write a log to stderr")
+
+
+def values_of(kind: type[Enum]) -> list[str]:
+    """The words for an enum's members."""
+    return [str(member.value) for member in kind]
+
+
+def words_of(given: Sequence[str] | None) -> tuple[str, ...] | None:
+    """Names from a repeatable option with commas; None where it was not given."""
+    if given is None:
+        return None
+    return tuple(word.strip() for text in given for word in text.split(",") if word.strip())
+
+
+def require_known_rules(selectors: Sequence[str], where: str) -> None:
+    """A rule name with a typing error would switch off what it was meant to switch on.
+
+    Raises:
+        UsageError: a selector is neither a rule's name nor its code nor a prefix of a code.
+    """
+    if not selectors:
+        return
+    from torchwise_analysis.rules import all_rules
+
+    names = [entry.rule.name for entry in all_rules()]
+    codes = [entry.rule.code for entry in all_rules()]
+    for selector in selectors:
+        is_prefix = len(selector) > 1 and any(code.startswith(selector.upper()) for code in codes)
+        if selector not in names and not is_prefix:
+            hint = suggestion(selector, names) or "; `torchwise rules` lists them"
+            raise UsageError(f"{where}: no rule is called {selector!r}{hint}")
+
+
+def require_sound(loaded: LoadedSettings) -> LoadedSettings:
+    """The settings, unless their file has mistakes.
+
+    Raises:
+        UsageError: naming each mistake.
+    """
+    if loaded.problems:
+        raise UsageError(_settings_message(loaded.path, loaded.problems))
+    return loaded
+
+
+def _settings_message(path: Path | None, problems: Sequence[SettingsProblem]) -> str:
+    lines = [f"{path}: {problem.message}" for problem in problems]
+    return "the settings cannot be used\n  " + "\n  ".join(lines)
+
+
+def shown_path(path: str) -> str:
+    """A path as a reader expects it: relative below the current folder, else as it is."""
+    try:
+        relative = Path(path).relative_to(Path.cwd())
+    except ValueError:
+        return path
+    return str(relative)

@@ -1,0 +1,15 @@
+"""Where a command line writes: reports to stdout, everything about the run to stderr."""
+
+from __future__ import annotations
+
+import sys
+
+
+def say(text: str) -> None:
+    """One or more lines of the report."""
+    sys.stdout.write(text + "\n")
+
+
+def complain(text: str) -> None:
+    """A message about the run; never part of a report."""
+    sys.stderr.write(f"torchwise: {text}\n")

@@ -1,0 +1,119 @@
+"""From paths to documents, and from documents back to what reports show."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from torchwise_analysis.source.notebooks import Notebook
+
+from torchwise_analysis.engine import Engine, Problem, ProblemKind, open_project
+from torchwise_analysis.fixes import SourceFile
+from torchwise_analysis.names.project import Project, project_roots
+from torchwise_analysis.settings import Settings
+from torchwise_analysis.source.decode import decode
+from torchwise_analysis.source.lines import split_lines
+from torchwise_server.cli.options import shown_path
+from torchwise_server.reporters.check_run import Sources
+
+# Larger than any source file that people write by hand; what is larger is data in a .py suit.
+MAX_BYTES = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One file as read; `document` is None where there is no text, and `problems` say why."""
+
+    document: SourceFile | None
+    problems: tuple[Problem, ...] = ()
+
+
+class Reader:
+    """Reads files once, and remembers what reports need of them."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, str] = {}
+        self._notebooks: dict[str, Notebook] = {}
+        self._names: dict[str, str] = {}
+        self._lines: dict[str, tuple[str, ...]] = {}
+        self._projects: dict[tuple[tuple[str, ...], tuple[str, ...]], Project] = {}
+        self._engines: dict[tuple[Settings, Path, int], Engine] = {}
+
+    def read(self, path: Path) -> Reading:
+        """The document of a file. Never raises for what a file can be."""
+        absolute = _absolute(path)
+        try:
+            if path.is_dir():
+                raise IsADirectoryError(21, "is a folder")
+            with path.open("rb") as file:
+                data = file.read(MAX_BYTES + 1)
+        except OSError as error:
+            return _unreadable(absolute, error.strerror or str(error))
+        if len(data) > MAX_BYTES:
+            return _unreadable(absolute, f"larger than {MAX_BYTES >> 20} MiB")
+        return self._document(absolute, data)
+
+    def read_stdin(self, filename: str | None) -> Reading:
+        """The document on standard input, as if it lay at `filename`."""
+        path = _absolute(Path(filename or "<stdin>"))
+        self._names[path] = filename or "<stdin>"
+        return self._document(path, sys.stdin.buffer.read())
+
+    def engine(self, settings: Settings, root: Path, path: str) -> Engine:
+        """The engine for a file: files of one project share what was read of its modules."""
+        key = (project_roots(path)[1:] or project_roots(path), settings.site_packages)
+        project = self._projects.get(key)
+        if project is None:
+            project = self._projects[key] = open_project(path, settings)
+        engine_key = (settings, root, id(project))
+        if engine_key not in self._engines:
+            self._engines[engine_key] = Engine(settings, root, project)
+        return self._engines[engine_key]
+
+    @property
+    def sources(self) -> Sources:
+        """How reports speak of what was read."""
+        return Sources(self.name, self.lines, self.cell)
+
+    def name(self, path: str) -> str:
+        return self._names.get(path) or shown_path(path)
+
+    def lines(self, path: str) -> tuple[str, ...]:
+        """Lines without their endings; none where the file cannot be read."""
+        if path not in self._lines:
+            text = self._texts.get(path)
+            if text is None:
+                try:
+                    text = decode(Path(path).read_bytes()).text
+                except OSError:
+                    text = ""
+            self._lines[path] = tuple(split_lines(text))
+        return self._lines[path]
+
+    def cell(self, path: str, line: int) -> tuple[int, int] | None:
+        """Cell and line in it, both from 1, of a notebook's line."""
+        notebook = self._notebooks.get(path)
+        return None if notebook is None else notebook.cell_of(line)
+
+    def _document(self, path: str, data: bytes) -> Reading:
+        if path.endswith(".ipynb"):
+            return self._notebook(path, data)
+        decoded = decode(data)
+        self._texts[path] = decoded.text
+        if "\0" in decoded.text:
+            return _unreadable(path, "not Python source: it holds null bytes")
+        problems: tuple[Problem, ...] = ()
+        if decoded.problem is not None:
+            problems = (Problem(path, None, decoded.problem, ProblemKind.SYNTAX),)
+        return Reading(SourceFile(path, decoded.text), problems)
+
+
+def _absolute(path: Path) -> str:
+    # as Project names files: dots resolved, links kept
+    return os.path.abspath(path)  # noqa: PTH100
+
+
+def _unreadable(path: str, why: str) -> Reading:
+    return Reading(None, (Problem(path, None, why, ProblemKind.UNREADABLE),))

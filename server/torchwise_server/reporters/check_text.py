@@ -1,0 +1,225 @@
+"""`torchwise check` for a reader: findings with source, evidence and fix, and a closing line."""
+
+from __future__ import annotations
+
+import difflib
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from rich.console import Console
+from rich.style import Style
+from rich.text import Text
+
+from torchwise_analysis.engine import Problem
+from torchwise_analysis.findings import Confidence, Edit, Evidence, Finding, Fix, Place, Safety, Severity
+from torchwise_server.reporters.check_run import CheckRun, Sources
+from torchwise_server.reporters.excerpt import excerpt
+from torchwise_server.reporters.words import count, one_line, visible
+
+COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.HINT: "cyan"}
+_SAFETY = {
+    Safety.SAFE: "safe: same values, gradients and updates",
+    Safety.UNSAFE: "changes training, on purpose",
+}
+_MOST_DIFF_LINES = 8
+
+
+def render(run: CheckRun, sources: Sources, console: Console, *, statistics: bool = False) -> None:
+    """Print the whole report."""
+    writer = _Writer(sources, console)
+    for finding in run.findings:
+        writer.finding(finding)
+    for problem in run.problems:
+        writer.problem(problem)
+    if statistics:
+        writer.statistics(run)
+    writer.summary(run)
+
+
+class _Writer:
+    """Printing with the same sources on the same console."""
+
+    def __init__(self, sources: Sources, console: Console) -> None:
+        self.sources = sources
+        self.console = console
+        self.unicode = (console.encoding or "ascii").lower().startswith("utf")
+
+    # ------------------------------------------------------------------ a finding
+
+    def finding(self, finding: Finding) -> None:
+        colour = COLOURS[finding.severity]
+        gutter = self._gutter(finding)
+        self.print(self._heading(finding, colour))
+        self.wrapped(Text(visible(finding.message), style="bold"), indent=2)
+        self.print(Text())
+        self._marked(finding.place, gutter, f"bold {colour}")
+        for number, link in enumerate(finding.evidence, start=1):
+            self._evidence(number, link, finding.place.path, gutter)
+        for other in finding.also:
+            line = self._position(other.place, finding.place.path)
+            self.wrapped(Text(f"also {other.rule} ({line}): {visible(other.message)}", style="dim"), indent=2)
+        for fix in finding.fixes:
+            self._fix(fix)
+        more = Text("  more: ", style="dim").append(f"torchwise explain {finding.rule}", style="dim")
+        self.print(more)
+        self.print(Text())
+
+    def _heading(self, finding: Finding, colour: str) -> Text:
+        heading = self._address(finding.place)
+        heading.append("  ").append(finding.severity.value, style=f"bold {colour}")
+        heading.append("  ").append(finding.rule, style="bold").append(f" {finding.code}", style="dim")
+        if finding.confidence is not Confidence.CERTAIN:
+            heading.append(f"  ({finding.confidence.value})", style="dim")
+        return heading
+
+    def _address(self, place: Place) -> Text:
+        name = one_line(self.sources.name(place.path))
+        cell = self.sources.cell(place.path, place.span.line)
+        if cell is not None:
+            where = f"{name}:cell {cell[0]}:{cell[1]}:{place.span.column + 1}"
+        else:
+            where = f"{name}:{place.span.line + 1}:{place.span.column + 1}"
+        return Text(where, style=self._link(place.path))
+
+    def _link(self, path: str) -> Style:
+        file = Path(path)
+        is_linkable = self.console.is_terminal and file.is_absolute() and file.exists()
+        return Style(bold=True, link=file.as_uri() if is_linkable else None)
+
+    def _position(self, place: Place, home: str) -> str:
+        cell = self.sources.cell(place.path, place.span.line)
+        line = f"cell {cell[0]}, line {cell[1]}" if cell is not None else f"line {place.span.line + 1}"
+        return line if place.path == home else f"{one_line(self.sources.name(place.path))}, {line}"
+
+    def _gutter(self, finding: Finding) -> int:
+        places = (finding.place, *(link.place for link in finding.evidence))
+        return max(5, *(len(self._number(place)) for place in places))
+
+    def _number(self, place: Place) -> str:
+        cell = self.sources.cell(place.path, place.span.line)
+        return str(place.span.line + 1 if cell is None else cell[1])
+
+    def _evidence(self, number: int, link: Evidence, home: str, gutter: int) -> None:
+        note = Text(f"  {number}. ", style="bold")
+        note.append(self._position(link.place, home), style="bold").append(": ").append(visible(link.message))
+        self.wrapped(note, indent=0, hanging=5)
+        self._marked(link.place, gutter, "dim")
+
+    def _marked(self, place: Place, gutter: int, style: str) -> None:
+        """The source line of a place with carets below; nothing where the file cannot be read."""
+        lines = self.sources.lines(place.path)
+        span = place.span
+        if span.line >= len(lines):
+            return
+        line = lines[span.line]
+        end = span.end_column if span.end_line == span.line else len(line)
+        part = excerpt(line, span.column, end, self.console.width - gutter - 6)
+        bar = " │ " if self.unicode else " | "
+        blank = " " * gutter
+        code = (
+            Text(f"  {self._number(place):>{gutter}}", style="dim").append(bar, style="dim").append(part.text)
+        )
+        carets = Text(f"  {blank}{bar}", style="dim").append(" " * part.start)
+        carets.append("^" * part.length, style=style)
+        self.print(code)
+        self.print(carets)
+
+    # ------------------------------------------------------------------ fixes
+
+    def _fix(self, fix: Fix) -> None:
+        if fix.safety is Safety.ADVICE or not fix.edits:
+            self.wrapped(Text("  advice: ", style="bold").append(visible(fix.title)), indent=0, hanging=10)
+            return
+        heading = Text("  fix: ", style="bold green").append(visible(fix.title))
+        heading.append(f" ({_SAFETY[fix.safety]})", style="dim")
+        self.wrapped(heading, indent=0, hanging=7)
+        for path in dict.fromkeys(edit.place.path for edit in fix.edits):
+            edits = [edit for edit in fix.edits if edit.place.path == path]
+            for sign, text in self._diff(path, edits):
+                style = {"-": "red", "+": "green"}.get(sign, "dim")
+                part = excerpt(text, 0, 0, self.console.width - 8)
+                indent = min(len(text) - len(text.lstrip()), 16)
+                self.print(Text(f"    {sign} {' ' * indent}{part.text}", style=style))
+
+    def _diff(self, path: str, edits: list[Edit]) -> Iterator[tuple[str, str]]:
+        before = list(self.sources.lines(path))
+        after = "\n".join(before)
+        starts = _line_starts(before)
+        for edit in sorted(edits, key=lambda each: each.place.span, reverse=True):
+            span = edit.place.span
+            start, end = starts[span.line] + span.column, starts[span.end_line] + span.end_column
+            after = after[:start] + edit.text.replace("\r\n", "\n") + after[end:]
+        changed = difflib.unified_diff(before, after.split("\n"), n=0, lineterm="")
+        shown = [(line[0], line[1:]) for line in changed if not line.startswith(("---", "+++", "@@"))]
+        yield from shown[:_MOST_DIFF_LINES]
+        if len(shown) > _MOST_DIFF_LINES:
+            yield " ", f"{len(shown) - _MOST_DIFF_LINES} more lines"
+
+    # ------------------------------------------------------------------ the end of the report
+
+    def problem(self, problem: Problem) -> None:
+        name = one_line(self.sources.name(problem.path))
+        where = name if problem.line is None else f"{name}:{problem.line + 1}"
+        text = Text(where, style="bold").append("  not read  ", style="bold magenta")
+        self.wrapped(text.append(visible(problem.message)), indent=0, hanging=2)
+        self.print(Text())
+
+    def statistics(self, run: CheckRun) -> None:
+        counts = Counter(finding.rule for finding in run.findings)
+        if counts:
+            self.print(Text("findings by rule", style="bold"))
+            for rule, number in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
+                self.print(Text(f"  {number:>5}  {rule}"))
+        self.print(Text("files", style="bold"))
+        self.print(Text(f"  {run.files:>5}  read"))
+        self.print(Text(f"  {run.skipped_by_text:>5}  of them hold nothing of PyTorch and were not analysed"))
+        if run.not_analysed:
+            self.print(Text("not analysed", style="bold"))
+            for reason, number in sorted(run.not_analysed.items(), key=lambda item: (-item[1], item[0])):
+                self.wrapped(Text(f"  {number:>5}  {visible(reason)}"), indent=0, hanging=9)
+        self.print(Text())
+
+    def summary(self, run: CheckRun) -> None:
+        self.wrapped(_summary(run), indent=0)
+
+    # ------------------------------------------------------------------ printing
+
+    def print(self, text: Text) -> None:
+        self.console.print(text, no_wrap=True, overflow="ignore", crop=False)
+
+    def wrapped(self, text: Text, indent: int, hanging: int | None = None) -> None:
+        """Wrap at the width of the console, later lines under `hanging` blanks."""
+        lead = indent if hanging is None else hanging
+        width = max(20, self.console.width - lead)
+        first, *rest = text.wrap(self.console, width)
+        self.print(Text(" " * indent).append_text(first))
+        for line in rest:
+            self.print(Text(" " * lead).append_text(line))
+
+
+def _summary(run: CheckRun) -> Text:
+    by_severity = Counter(finding.severity for finding in run.findings)
+    parts = [
+        Text(count(by_severity[severity], severity.value), style=f"bold {COLOURS[severity]}")
+        for severity in Severity
+        if by_severity[severity]
+    ]
+    found = Text(", ").join(parts) if parts else Text("No findings", style="bold green")
+    text = found.append(f" in {count(run.files, 'file')}")
+    fixable = sum(any(fix.edits for fix in finding.fixes) for finding in run.findings)
+    if fixable:
+        text.append(f"; {fixable} with a fix")
+    if run.hidden:
+        text.append(f"; {run.hidden} more possible, not shown (--min-confidence possible)")
+    if run.problems:
+        files = len({problem.path for problem in run.problems})
+        text.append(f"; {count(files, 'file')} not fully read", style="magenta")
+    return text.append(".")
+
+
+def _line_starts(lines: list[str]) -> list[int]:
+    starts = [0]
+    for line in lines:
+        starts.append(starts[-1] + len(line) + 1)
+    return starts

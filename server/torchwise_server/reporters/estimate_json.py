@@ -1,0 +1,128 @@
+"""`torchwise estimate --format json|jsonl`: the shape of schemas/estimate.schema.json. Bytes per GPU."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+
+from torchwise_analysis.engine import Problem
+from torchwise_memory.report import Alive, Estimate, GpuVerdict, Interval, Origin, Peak, PlanField, Remedy
+
+VERSION = 1
+
+
+def render(estimates: Sequence[Estimate], problems: Sequence[Problem], name: Callable[[str], str]) -> str:
+    """One JSON document for all files."""
+    document = {
+        "version": VERSION,
+        "estimates": [as_dict(estimate, name) for estimate in estimates],
+        "problems": [problem_as_dict(problem, name) for problem in problems],
+    }
+    return json.dumps(document, indent=1)
+
+
+def render_lines(
+    estimates: Sequence[Estimate], problems: Sequence[Problem], name: Callable[[str], str]
+) -> str:
+    """One JSON object a line: an estimate, or `{"problem": ...}`."""
+    rows: list[dict[str, object]] = [as_dict(estimate, name) for estimate in estimates]
+    rows += [{"problem": problem_as_dict(problem, name)} for problem in problems]
+    return "\n".join(json.dumps(row) for row in rows)
+
+
+def as_dict(estimate: Estimate, name: Callable[[str], str]) -> dict[str, object]:
+    """One estimate as plain values."""
+    return {
+        **_origin(estimate.origin, name),
+        "kind": estimate.kind.value,
+        "plan": {key: _plan_field(value, name) for key, value in estimate.plan.items()},
+        "parameters": estimate.parameters,
+        "trainable_parameters": estimate.trainable_parameters,
+        "per_gpu": True,
+        "gpus_used": estimate.gpus_used,
+        "peak": peak_as_dict(estimate.peak),
+        "phase": estimate.phase.value if estimate.phase else None,
+        "breakdown": dict(estimate.breakdown),
+        "alive": [_alive(group, name) for group in estimate.alive],
+        "assumptions": list(estimate.assumptions),
+        "gpus": [_gpu(gpu) for gpu in estimate.gpus],
+        "remedies": [_remedy(remedy, name) for remedy in estimate.remedies],
+    }
+
+
+def peak_as_dict(peak: Peak) -> dict[str, object]:
+    """The three peaks; null for what is not known."""
+    return {
+        "allocated": _interval(peak.allocated),
+        "reserved": _interval(peak.reserved),
+        "device": _interval(peak.device),
+    }
+
+
+def problem_as_dict(problem: Problem, name: Callable[[str], str]) -> dict[str, object]:
+    """A problem with its line from 1."""
+    return {
+        "path": name(problem.path),
+        "line": None if problem.line is None else problem.line + 1,
+        "message": problem.message,
+    }
+
+
+def _interval(interval: Interval | None) -> dict[str, int] | None:
+    if interval is None:
+        return None
+    return {"low": interval.low, "point": interval.point, "high": interval.high}
+
+
+def _origin(origin: Origin | None, name: Callable[[str], str]) -> dict[str, object]:
+    return {} if origin is None else {"path": name(origin.path), "line": origin.line}
+
+
+def _plan_field(plan_field: PlanField, name: Callable[[str], str]) -> dict[str, object]:
+    value = plan_field.value
+    field: dict[str, object] = {
+        "value": list(value) if isinstance(value, tuple) else value,
+        "source": plan_field.source.value,
+        **_origin(plan_field.origin, name),
+    }
+    if plan_field.why:
+        field["why"] = plan_field.why
+    return field
+
+
+def _alive(group: Alive, name: Callable[[str], str]) -> dict[str, object]:
+    return {
+        "bytes": group.bytes,
+        "what": group.what,
+        "count": group.count,
+        **_origin(group.origin, name),
+    }
+
+
+def _gpu(gpu: GpuVerdict) -> dict[str, object]:
+    return {
+        "name": gpu.name,
+        "title": gpu.title,
+        "total_bytes": gpu.total_bytes,
+        "verdict": gpu.verdict.value,
+    }
+
+
+def _remedy(remedy: Remedy, name: Callable[[str], str]) -> dict[str, object]:
+    return {
+        "change": remedy.change,
+        "saves_bytes": remedy.saves_bytes,
+        "peak_bytes": remedy.peak_bytes,
+        "cost": remedy.cost,
+        "edits": [
+            {
+                "path": name(edit.path),
+                "line": edit.line + 1,
+                "column": edit.column + 1,
+                "end_line": edit.end_line + 1,
+                "end_column": edit.end_column + 1,
+                "text": edit.text,
+            }
+            for edit in remedy.edits
+        ],
+    }

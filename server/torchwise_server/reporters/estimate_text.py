@@ -1,0 +1,260 @@
+"""`torchwise estimate` for a reader: one panel a loop, the answer on top, what it rests on below."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from torchwise_analysis.engine import Problem
+from torchwise_memory.report import (
+    Alive,
+    Estimate,
+    GpuVerdict,
+    Interval,
+    Origin,
+    Peak,
+    PlanField,
+    Remedy,
+    Source,
+    Verdict,
+)
+from torchwise_server.reporters.words import amount, count, one_line, size, visible
+
+_VERDICTS = {
+    Verdict.FITS: ("fits", "bold green"),
+    Verdict.PROBABLY_FITS: ("probably fits", "green"),
+    Verdict.BORDERLINE: ("borderline", "bold yellow"),
+    Verdict.PROBABLY_OOM: ("probably out of memory", "red"),
+    Verdict.OOM: ("out of memory", "bold red"),
+    Verdict.UNKNOWN: ("unknown", "dim"),
+}
+_PARTS = {"weights": "blue", "gradients": "magenta", "optimizer": "cyan", "activations": "yellow"}
+_BAR_CELLS = 28
+_MOST_ALIVE = 6
+_MOST_REMEDIES = 5
+_WIDEST = 110
+
+
+def render(
+    estimates: Sequence[Estimate], problems: Sequence[Problem], name: Callable[[str], str], console: Console
+) -> None:
+    """Print a panel for each loop, then what got no answer and why."""
+    writer = _Writer(name, console)
+    for estimate in estimates:
+        console.print(writer.panel(estimate))
+    for problem in problems:
+        where = one_line(name(problem.path)) + ("" if problem.line is None else f":{problem.line + 1}")
+        note = Text(where, style="bold").append("  no estimate  ", style="bold magenta")
+        console.print(note.append(visible(problem.message)))
+
+
+class _Writer:
+    """Panels that name files in one way, for one console."""
+
+    def __init__(self, name: Callable[[str], str], console: Console) -> None:
+        self.name = name
+        self.unicode = (console.encoding or "ascii").lower().startswith("utf")
+        self.width = min(console.width, _WIDEST)
+
+    def panel(self, estimate: Estimate) -> Panel:
+        title = (
+            f"{estimate.kind.value} loop  {one_line(self.name(estimate.origin.path))}:{estimate.origin.line}"
+        )
+        return Panel(
+            Group(*self._sections(estimate)),
+            title=Text(title, style="bold"),
+            title_align="left",
+            box=box.ROUNDED if self.unicode else box.ASCII,
+            width=self.width,
+            padding=(0, 1),
+        )
+
+    def _sections(self, estimate: Estimate) -> Iterator[RenderableType]:
+        home = estimate.origin.path
+        yield self._headline(estimate)
+        yield self._peaks(estimate.peak)
+        if any(estimate.breakdown.values()):
+            yield self._breakdown(estimate.breakdown)
+        if estimate.gpus:
+            yield self._heading("on the card")
+            yield self._gpus(estimate)
+        if estimate.alive:
+            yield self._heading("alive at the peak")
+            yield self._alive(estimate.alive, home)
+        if estimate.plan:
+            yield self._heading("read from the source")
+            yield self._plan(estimate.plan, home)
+        if estimate.assumptions:
+            yield self._heading("assumed")
+            yield self._list(estimate.assumptions)
+        if estimate.remedies:
+            yield self._heading("what would lower it")
+            yield self._remedies(estimate.remedies)
+
+    def _heading(self, text: str) -> Text:
+        return Text("\n" + text, style="bold")
+
+    # ------------------------------------------------------------------ the answer
+
+    def _headline(self, estimate: Estimate) -> Text:
+        peak = _largest(estimate.peak)
+        text = Text()
+        if peak is None:
+            text.append("peak unknown", style="bold")
+        else:
+            text.append(size(peak.point), style="bold").append(" peak")
+            if estimate.phase is not None:
+                text.append(f" in the {estimate.phase.value}")
+        if estimate.gpus_used > 1:
+            text.append(f", on each of {estimate.gpus_used} GPUs")
+        if estimate.parameters is not None:
+            text.append(f"   {amount(estimate.parameters)} parameters", style="dim")
+            frozen = estimate.parameters - (estimate.trainable_parameters or 0)
+            if estimate.trainable_parameters is not None and frozen:
+                text.append(f", {amount(estimate.trainable_parameters)} trainable", style="dim")
+        return text
+
+    def _peaks(self, peak: Peak) -> Table:
+        table = _columns("left", "right", "left", "left")
+        rows = (
+            ("allocated", peak.allocated, "torch.cuda.max_memory_allocated()"),
+            ("reserved", peak.reserved, "torch.cuda.max_memory_reserved()"),
+            ("device", peak.device, "with CUDA context: what nvidia-smi shows"),
+        )
+        for label, interval, meaning in rows:
+            point = (
+                Text("unknown", style="dim") if interval is None else Text(size(interval.point), style="bold")
+            )
+            table.add_row(label, point, Text(self._range(interval)), Text(meaning, style="dim"))
+        return table
+
+    def _range(self, interval: Interval | None) -> str:
+        if interval is None:
+            return ""
+        dash = "–" if self.unicode else "-"
+        return f"{size(interval.low)} {dash} {size(interval.high)}"
+
+    def _breakdown(self, breakdown: dict[str, int]) -> Group:
+        total = sum(breakdown.values())
+        cells = self.width - 6
+        bar, legend = Text("\n"), Text()
+        used = 0
+        sizes = [(part, number) for part, number in breakdown.items() if number > 0]
+        for index, (part, number) in enumerate(sizes):
+            length = round(cells * number / total) if index < len(sizes) - 1 else cells - used
+            used += length
+            colour = _PARTS.get(part, "white")
+            bar.append(("█" if self.unicode else part[0]) * max(length, 0), style=colour)
+            legend.append("■ " if self.unicode else f"{part[0]}: ", style=colour)
+            legend.append(f"{part} {size(number)}   ")
+        return Group(bar, legend)
+
+    def _gpus(self, estimate: Estimate) -> Table:
+        table = _columns("left", "left", "right", "left", "left")
+        peak = estimate.peak.device or estimate.peak.reserved
+        for gpu in estimate.gpus:
+            words, style = _VERDICTS[gpu.verdict]
+            share = "" if peak is None else f"{peak.point / gpu.total_bytes:.0%}"
+            table.add_row(
+                gpu.name,
+                Text("") if peak is None else self._bar(peak, gpu, style),
+                share,
+                f"of {size(gpu.total_bytes)}",
+                Text(words, style=style),
+            )
+        return table
+
+    def _bar(self, peak: Interval, gpu: GpuVerdict, style: str) -> Text:
+        """Filled to the point, shaded to the upper end of the interval; an arrow beyond the card."""
+        full, shade, empty, over = ("█", "▒", "·", "▶") if self.unicode else ("#", "=", ".", ">")
+        point, high = (
+            min(_BAR_CELLS, round(_BAR_CELLS * value / gpu.total_bytes)) for value in (peak.point, peak.high)
+        )
+        bar = Text(full * max(point, 1), style=style).append(
+            shade * max(0, high - max(point, 1)), style=style
+        )
+        bar.append(empty * (_BAR_CELLS - max(high, point, 1)), style="dim")
+        return bar.append(over if peak.point > gpu.total_bytes else " ", style=style)
+
+    # ------------------------------------------------------------------ what it rests on
+
+    def _alive(self, alive: Sequence[Alive], home: str) -> Table:
+        table = _columns("right", "left", "left")
+        for group in alive[:_MOST_ALIVE]:
+            what = one_line(group.what) + (f" ({group.count} tensors)" if group.count > 1 else "")
+            table.add_row(size(group.bytes), what, Text(self._place(group.origin, home), style="dim"))
+        rest = alive[_MOST_ALIVE:]
+        if rest:
+            table.add_row(
+                size(sum(group.bytes for group in rest)), f"in {count(len(rest), 'smaller group')}", ""
+            )
+        return table
+
+    def _plan(self, plan: dict[str, PlanField], home: str) -> Table:
+        table = _columns("left", "left", "left")
+        for key, plan_field in plan.items():
+            label = key.replace("_", " ")
+            if plan_field.source is Source.UNKNOWN or plan_field.value is None:
+                value = Text("unknown", style="yellow")
+            else:
+                value = Text(_shown(plan_field.value), style="bold")
+            table.add_row(label, value, Text(self._reason(plan_field, home), style="dim"))
+        return table
+
+    def _reason(self, plan_field: PlanField, home: str) -> str:
+        place = self._place(plan_field.origin, home)
+        source = "" if plan_field.source is Source.READ and place else plan_field.source.value
+        return ", ".join(part for part in (place, source, one_line(plan_field.why)) if part)
+
+    def _place(self, origin: Origin | None, home: str) -> str:
+        if origin is None:
+            return ""
+        if origin.path == home:
+            return f"line {origin.line}"
+        return f"{one_line(self.name(origin.path))}:{origin.line}"
+
+    def _list(self, items: Sequence[str]) -> Table:
+        table = _columns("left", "left")
+        for item in items:
+            table.add_row("•" if self.unicode else "-", one_line(item))
+        return table
+
+    def _remedies(self, remedies: Sequence[Remedy]) -> Table:
+        table = _columns("right", "left", "left")
+        for remedy in remedies[:_MOST_REMEDIES]:
+            words = Text(one_line(remedy.change))
+            if remedy.cost:
+                words.append(f"; {one_line(remedy.cost)}", style="dim")
+            minus = "−" if self.unicode else "-"
+            table.add_row(
+                Text(f"{minus}{size(remedy.saves_bytes)}", style="green"),
+                f"to {size(remedy.peak_bytes)}",
+                words,
+            )
+        return table
+
+
+def _columns(*justify: str) -> Table:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for side in justify:
+        table.add_column(justify="right" if side == "right" else "left", overflow="fold")
+    return table
+
+
+def _largest(peak: Peak) -> Interval | None:
+    return peak.device or peak.reserved or peak.allocated
+
+
+def _shown(value: str | int | float | bool | tuple[int, ...]) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, tuple):
+        return " × ".join(str(item) for item in value)
+    return one_line(str(value))
