@@ -44,6 +44,7 @@ class ProblemKind(Enum):
 
     UNREADABLE = "unreadable"  # no such text: missing, not permitted, not decodable
     SYNTAX = "syntax"  # text that is not Python; the rest of the file was analysed
+    UNANSWERED = "unanswered"  # a loop without an estimate; the message says what was not known
     FAILURE = "failure"  # a fault of ours, contained
 
 
@@ -118,7 +119,7 @@ def could_matter(text: str) -> bool:
 
 
 def open_project(
-    path: str, settings: Settings, overlay: Callable[[str], Module | None] = lambda path: None
+    path: str, settings: Settings, overlay: Callable[[str], Module | None] = lambda _: None
 ) -> Project:
     """The project that the file `path` belongs to, with the libraries that its code may be read from."""
     libraries = settings.site_packages or library_folders(Path(path))
@@ -231,7 +232,7 @@ class Engine:
         )
 
     def _is_ignored(self, finding: Finding) -> bool:
-        """Whether the settings of the file that the finding lies in, not the one it was found from, ignore it."""
+        """By the settings for the file that the finding lies in, not for the one it was found from."""
         ignored = self._ignored(finding.place.path)
         return any(
             selector == finding.rule

@@ -39,8 +39,9 @@ class Progress:
     _DELAY_SECONDS = 0.7
     _INTERVAL_SECONDS = 0.1
 
-    def __init__(self, total: int) -> None:
+    def __init__(self, total: int, doing: str = "checking") -> None:
         self._total = total
+        self._doing = doing
         self._next = time.monotonic() + self._DELAY_SECONDS
         self._enabled = total > 1 and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
         self._shown = False
@@ -62,6 +63,6 @@ class Progress:
         self._next = time.monotonic() + self._INTERVAL_SECONDS
         self._shown = True
         width = shutil.get_terminal_size().columns - 1
-        line = f"checking {done + 1} of {self._total}  {one_line(name)}"
+        line = f"{self._doing} {done + 1} of {self._total}  {one_line(name)}"
         sys.stderr.write("\r\x1b[2K" + line[:width])
         sys.stderr.flush()

@@ -97,14 +97,15 @@ def _walk(folder: Path, finder: SettingsFinder, excluded: list[Skipped]) -> Iter
     for entry in entries:
         path = folder / entry.name
         is_folder = entry.is_dir(follow_symlinks=False)
-        if not is_folder and not entry.name.endswith(SUFFIXES):
+        is_link_to_folder = not is_folder and entry.is_dir()
+        if not is_folder and not is_link_to_folder and not entry.name.endswith(SUFFIXES):
             continue
         pattern = _excluding_pattern(path, loaded.root, patterns)
         if pattern is not None:
             excluded.append(Skipped(str(path), f"excluded by {pattern!r}"))
         elif is_folder:
             folders.append(path)
-        elif entry.is_dir():
+        elif is_link_to_folder:
             excluded.append(Skipped(str(path), "a link to a folder"))
         elif not entry.is_file():
             excluded.append(Skipped(str(path), "not a regular file"))

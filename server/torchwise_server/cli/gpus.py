@@ -60,7 +60,9 @@ def _print_gpus(gpus: tuple[Gpu, ...], form: str) -> None:
     for gpu in gpus:
         compute = "" if gpu.sm is None else f"{gpu.sm // 10}.{gpu.sm % 10}"
         note = "" if gpu.total_seen else "memory inferred, not read from a device"
-        table.add_row(Text(gpu.name, style="bold"), size(gpu.total_bytes), compute, gpu.title, Text(note, style="dim"))
+        table.add_row(
+            Text(gpu.name, style="bold"), size(gpu.total_bytes), compute, gpu.title, Text(note, style="dim")
+        )
     report_console().print(table)
 
 

@@ -6,8 +6,7 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-
-from torchwise_analysis.source.notebooks import Notebook
+from typing import TYPE_CHECKING
 
 from torchwise_analysis.engine import Engine, Problem, ProblemKind, open_project
 from torchwise_analysis.fixes import SourceFile
@@ -17,6 +16,9 @@ from torchwise_analysis.source.decode import decode
 from torchwise_analysis.source.lines import split_lines
 from torchwise_server.cli.options import shown_path
 from torchwise_server.reporters.check_run import Sources
+
+if TYPE_CHECKING:
+    from torchwise_analysis.source.notebooks import Notebook
 
 # Larger than any source file that people write by hand; what is larger is data in a .py suit.
 MAX_BYTES = 8 << 20

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.style import Style
 from rich.text import Text
@@ -22,6 +22,7 @@ _SAFETY = {
     Safety.SAFE: "safe: same values, gradients and updates",
     Safety.UNSAFE: "changes training, on purpose",
 }
+_DIFF_STYLES = {"-": "red", "+": "green", " ": "dim"}
 _MOST_DIFF_LINES = 8
 
 
@@ -120,10 +121,11 @@ class _Writer:
         code = (
             Text(f"  {self._number(place):>{gutter}}", style="dim").append(bar, style="dim").append(part.text)
         )
-        carets = Text(f"  {blank}{bar}", style="dim").append(" " * part.start)
-        carets.append("^" * part.length, style=style)
         self.print(code)
-        self.print(carets)
+        if part.start == 0 and part.length >= cell_len(part.text):
+            return  # marking the whole line says nothing
+        carets = Text(f"  {blank}{bar}", style="dim").append(" " * part.start)
+        self.print(carets.append("^" * part.length, style=style))
 
     # ------------------------------------------------------------------ fixes
 
@@ -135,26 +137,33 @@ class _Writer:
         heading.append(f" ({_SAFETY[fix.safety]})", style="dim")
         self.wrapped(heading, indent=0, hanging=7)
         for path in dict.fromkeys(edit.place.path for edit in fix.edits):
-            edits = [edit for edit in fix.edits if edit.place.path == path]
-            for sign, text in self._diff(path, edits):
-                style = {"-": "red", "+": "green"}.get(sign, "dim")
+            rows = self._diff(path, [edit for edit in fix.edits if edit.place.path == path])
+            indent = min((_indentation(text) for _, text in rows if text.strip()), default=0)
+            for sign, text in rows[:_MOST_DIFF_LINES]:
                 part = excerpt(text, 0, 0, self.console.width - 8)
-                indent = min(len(text) - len(text.lstrip()), 16)
-                self.print(Text(f"    {sign} {' ' * indent}{part.text}", style=style))
+                inner = " " * (_indentation(text) - indent)
+                self.print(Text(f"    {sign} {inner}{part.text}", style=_DIFF_STYLES[sign]))
+            if len(rows) > _MOST_DIFF_LINES:
+                self.print(Text(f"      {count(len(rows) - _MOST_DIFF_LINES, 'more line')}", style="dim"))
 
-    def _diff(self, path: str, edits: list[Edit]) -> Iterator[tuple[str, str]]:
+    def _diff(self, path: str, edits: list[Edit]) -> list[tuple[str, str]]:
+        """Removed and added lines; an insertion shows the line below, too, to say where it goes."""
         before = list(self.sources.lines(path))
-        after = "\n".join(before)
         starts = _line_starts(before)
+        after = "\n".join(before)
         for edit in sorted(edits, key=lambda each: each.place.span, reverse=True):
             span = edit.place.span
             start, end = starts[span.line] + span.column, starts[span.end_line] + span.end_column
             after = after[:start] + edit.text.replace("\r\n", "\n") + after[end:]
-        changed = difflib.unified_diff(before, after.split("\n"), n=0, lineterm="")
-        shown = [(line[0], line[1:]) for line in changed if not line.startswith(("---", "+++", "@@"))]
-        yield from shown[:_MOST_DIFF_LINES]
-        if len(shown) > _MOST_DIFF_LINES:
-            yield " ", f"{len(shown) - _MOST_DIFF_LINES} more lines"
+        new = after.split("\n")
+        rows: list[tuple[str, str]] = []
+        for kind, i1, i2, j1, j2 in difflib.SequenceMatcher(None, before, new, autojunk=False).get_opcodes():
+            if kind == "equal":
+                continue
+            rows += [("-", line) for line in before[i1:i2]] + [("+", line) for line in new[j1:j2]]
+            if kind == "insert" and i1 < len(before):
+                rows.append((" ", before[i1]))
+        return rows
 
     # ------------------------------------------------------------------ the end of the report
 
@@ -223,3 +232,7 @@ def _line_starts(lines: list[str]) -> list[int]:
     for line in lines:
         starts.append(starts[-1] + len(line) + 1)
     return starts
+
+
+def _indentation(line: str) -> int:
+    return len(line) - len(line.lstrip())

@@ -18,6 +18,7 @@ from torchwise_memory.report import (
     Interval,
     Origin,
     Peak,
+    Phase,
     PlanField,
     Remedy,
     Source,
@@ -32,6 +33,11 @@ _VERDICTS = {
     Verdict.PROBABLY_OOM: ("probably out of memory", "red"),
     Verdict.OOM: ("out of memory", "bold red"),
     Verdict.UNKNOWN: ("unknown", "dim"),
+}
+_PHASES = {
+    Phase.FORWARD: "the forward pass",
+    Phase.BACKWARD: "the backward pass",
+    Phase.OPTIMIZER: "the optimizer step",
 }
 _PARTS = {"weights": "blue", "gradients": "magenta", "optimizer": "cyan", "activations": "yellow"}
 _BAR_CELLS = 28
@@ -109,7 +115,7 @@ class _Writer:
         else:
             text.append(size(peak.point), style="bold").append(" peak")
             if estimate.phase is not None:
-                text.append(f" in the {estimate.phase.value}")
+                text.append(f" during {_PHASES[estimate.phase]}")
         if estimate.gpus_used > 1:
             text.append(f", on each of {estimate.gpus_used} GPUs")
         if estimate.parameters is not None:
@@ -208,8 +214,12 @@ class _Writer:
 
     def _reason(self, plan_field: PlanField, home: str) -> str:
         place = self._place(plan_field.origin, home)
-        source = "" if plan_field.source is Source.READ and place else plan_field.source.value
-        return ", ".join(part for part in (place, source, one_line(plan_field.why)) if part)
+        why = one_line(plan_field.why)
+        # what was read or is a default speaks through its place or reason; what is assumed always says so
+        is_plain = plan_field.source is Source.UNKNOWN or (
+            plan_field.source in (Source.READ, Source.DEFAULT) and (place or why)
+        )
+        return ", ".join(part for part in (place, "" if is_plain else plan_field.source.value, why) if part)
 
     def _place(self, origin: Origin | None, home: str) -> str:
         if origin is None:

@@ -1,0 +1,227 @@
+"""`torchwise estimate`: the peak memory of each training loop, against the cards one has in mind."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torchwise_analysis.settings import SettingsFinder
+from torchwise_memory.report import Verdict
+from torchwise_server.cli import Exit, UsageError
+from torchwise_server.cli.console import Progress, report_console
+from torchwise_server.cli.files import collect
+from torchwise_server.cli.options import Parser, add_verbose, require_sound, shown_path
+from torchwise_server.cli.output import complain, say
+
+if TYPE_CHECKING:
+    from torchwise_analysis.engine import EstimateReport, Problem
+    from torchwise_analysis.fixes import SourceFile
+    from torchwise_memory.report import Estimate
+    from torchwise_server.cli.reading import Reader
+
+_DESCRIPTION = """\
+Tell the peak VRAM of each training loop by running the script in the head: its own lines, over tensors that
+have shapes and sizes but no values. No GPU, no torch, nothing of the script is executed. The answer names
+the plan it read (model, batch, precision, optimizer), where it read it, and what is alive at the peak."""
+
+_EPILOG = """\
+examples:
+  torchwise estimate train.py
+  torchwise estimate train.py --gpu rtx-4090 --gpu a100-80gb
+  torchwise estimate --gpu g5.xlarge train.py finetune.py --format json
+  torchwise estimate train.py --gpu t4 --fail-on probably-oom && sbatch job.sh
+
+sizes:
+  allocated   what torch.cuda.max_memory_allocated() says at the end of a warm step
+  reserved    what torch.cuda.max_memory_reserved() says
+  device      with the CUDA context and libraries: what nvidia-smi shows, and what must fit
+  Each comes with a 90 % interval. What is not known is said to be unknown, never invented.
+
+exit status:
+  0  every file was answered
+  1  --fail-on was given and a verdict is at least that bad
+  2  could not run: bad usage or settings, nothing to read, an internal error
+  3  some files got no estimate; the report says what was missing
+
+`torchwise gpus` lists the cards. The first one also decides what depends on the hardware."""
+
+_BADNESS = (
+    Verdict.FITS,
+    Verdict.PROBABLY_FITS,
+    Verdict.BORDERLINE,
+    Verdict.PROBABLY_OOM,
+    Verdict.OOM,
+)
+
+
+def run(words: list[str]) -> int:
+    """Estimate, report, and return the exit status."""
+    options = _parser().parse(words)
+    if options.workload:
+        from torchwise_server.cli import workload
+
+        return workload.answer(options.workload, options.files)
+    if not options.files:
+        raise UsageError(
+            "name the files to estimate, for example: torchwise estimate train.py --gpu rtx-4090"
+        )
+    _require_known_gpus(options.gpu)
+
+    from torchwise_server.cli.reading import Reader
+
+    reader = Reader()
+    outcome = _estimate(options, reader)
+    if outcome.read == 0:
+        lines = [f"{shown_path(problem.path)}: {problem.message}" for problem in outcome.problems]
+        complain("\n  ".join(("nothing was read", *lines)))
+        if options.format == "json":
+            _report(options, outcome, reader)
+        return Exit.FAILED
+    _report(options, outcome, reader)
+    return _status(options, outcome)
+
+
+def _parser() -> Parser:
+    parser = Parser("estimate", _DESCRIPTION, _EPILOG)
+    parser.add_argument(
+        "files", nargs="*", metavar="FILE", help="training script or notebook; patterns and folders too"
+    )
+    parser.add_argument(
+        "--gpu",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="card or cloud machine to compare with; repeat it",
+    )
+    parser.add_argument(
+        "--site-packages",
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="folder whose library files may be read as text (default: the project's environment); repeat it",
+    )
+    parser.add_argument("--format", choices=("text", "json", "jsonl"), default="text", help="default: text")
+    parser.add_argument(
+        "--fail-on",
+        choices=[verdict.value for verdict in _BADNESS[2:]],
+        help="status 1 when a verdict is this or worse",
+    )
+    parser.add_argument(
+        "--workload",
+        metavar="FILE.jsonl",
+        help="answer described workloads, one JSON object a line, no script",
+    )
+    add_verbose(parser)
+    return parser
+
+
+def _require_known_gpus(names: Sequence[str]) -> None:
+    if not names:
+        return
+    from torchwise_memory.hardware import UnknownGpuError, find
+
+    for name in names:
+        try:
+            find(name)
+        except UnknownGpuError as error:
+            raise UsageError(f"{error}; `torchwise gpus` lists them") from None
+
+
+# --------------------------------------------------------------------------- estimating
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """`read` counts the files that gave a text; `problems` hold what got no estimate, too."""
+
+    estimates: tuple[Estimate, ...]
+    problems: tuple[Problem, ...]
+    read: int
+
+
+def _estimate(options: argparse.Namespace, reader: Reader) -> _Outcome:
+    from torchwise_analysis.engine import Problem, ProblemKind
+
+    finder = SettingsFinder()
+    inputs = collect(options.files, finder)
+    problems = [
+        Problem(item.path, None, item.why, ProblemKind.UNREADABLE)
+        for item in (*inputs.missing, *inputs.empty)
+    ]
+    estimates: list[Estimate] = []
+    read = 0
+    with Progress(len(inputs.files), "estimating") as progress:
+        for done, file in enumerate(inputs.files):
+            progress.advance(done, str(file.path))
+            reading = reader.read(file.path)
+            problems += reading.problems
+            if reading.document is None:
+                continue
+            read += 1
+            report = _answer(reading.document, options, finder, reader)
+            estimates += report.estimates
+            problems += report.problems
+            problems += [
+                Problem(each.origin.path, each.origin.line - 1, each.message, ProblemKind.UNANSWERED)
+                for each in report.unanswered
+            ]
+    return _Outcome(tuple(estimates), tuple(dict.fromkeys(problems)), read)
+
+
+def _answer(
+    document: SourceFile, options: argparse.Namespace, finder: SettingsFinder, reader: Reader
+) -> EstimateReport:
+    from torchwise_analysis.plan import EstimateRequest
+
+    loaded = require_sound(finder.find(Path(document.path)))
+    settings = loaded.settings
+    if options.site_packages:
+        settings = replace(settings, site_packages=_folders(options.site_packages))
+    gpus = tuple(options.gpu) or settings.gpus
+    _require_known_gpus(gpus)
+    engine = reader.engine(settings, loaded.root, document.path)
+    return engine.estimate(document, EstimateRequest(gpus=gpus))
+
+
+def _folders(names: Sequence[str]) -> tuple[str, ...]:
+    for name in names:
+        if not Path(name).is_dir():
+            raise UsageError(f"--site-packages {name}: no such folder")
+    return tuple(str(Path(name).absolute()) for name in names)
+
+
+# --------------------------------------------------------------------------- reporting
+
+
+def _report(options: argparse.Namespace, outcome: _Outcome, reader: Reader) -> None:
+    if options.format == "text":
+        from torchwise_server.reporters import estimate_text
+
+        estimate_text.render(outcome.estimates, outcome.problems, reader.name, report_console())
+        return
+    from torchwise_server.reporters import estimate_json
+
+    render = estimate_json.render if options.format == "json" else estimate_json.render_lines
+    say(render(outcome.estimates, outcome.problems, reader.name))
+
+
+def _status(options: argparse.Namespace, outcome: _Outcome) -> int:
+    from torchwise_analysis.engine import ProblemKind
+
+    if options.fail_on and _is_failing(outcome, Verdict(options.fail_on)):
+        return Exit.FINDINGS
+    kinds = {problem.kind for problem in outcome.problems}
+    if ProblemKind.FAILURE in kinds:
+        return Exit.FAILED
+    return Exit.UNREAD if kinds else Exit.OK
+
+
+def _is_failing(outcome: _Outcome, floor: Verdict) -> bool:
+    verdicts = (gpu.verdict for estimate in outcome.estimates for gpu in estimate.gpus)
+    return any(
+        verdict is not Verdict.UNKNOWN and _BADNESS.index(verdict) >= _BADNESS.index(floor)
+        for verdict in verdicts
+    )

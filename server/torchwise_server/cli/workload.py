@@ -1,0 +1,57 @@
+"""`torchwise estimate --workload FILE.jsonl`: described workloads instead of scripts, one answer a line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import cast
+
+from torchwise_memory.report import Peak, Verdict
+from torchwise_server.cli import Exit, UsageError
+from torchwise_server.cli.output import complain, say
+from torchwise_server.reporters.estimate_json import peak_as_dict
+
+_UNKNOWN_PEAK = Peak(None, None, None)
+
+
+def answer(filename: str, files: Sequence[str]) -> int:
+    """Answer each line of the file in its order."""
+    if files:
+        raise UsageError("--workload describes runs without a script; leave the files out")
+    rejected = 0
+    for number, row in enumerate(_rows(filename), start=1):
+        if row is None:
+            complain(f"{filename}:{number}: not a JSON object with an id; passed over")
+            rejected += 1
+            continue
+        say(json.dumps(_answer(row)))
+    return Exit.UNREAD if rejected else Exit.OK
+
+
+def _answer(row: dict[str, object]) -> dict[str, object]:
+    """What is said of one workload: unknown sizes are null, never invented.
+
+    A description names a published model instead of a script; no family answers one from its name yet.
+    """
+    return {
+        "id": row["id"],
+        "peak": peak_as_dict(_UNKNOWN_PEAK),
+        "verdict": Verdict.UNKNOWN.value,
+        "why": "no model family answers a described workload yet",
+    }
+
+
+def _rows(filename: str) -> Iterator[dict[str, object] | None]:
+    try:
+        text = Path(filename).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--workload {filename}: {error}") from None
+    for line in text.splitlines():
+        if not line.strip():
+            continue
+        try:
+            row: object = json.loads(line)
+        except ValueError:
+            row = None
+        yield cast("dict[str, object]", row) if isinstance(row, dict) and "id" in row else None
