@@ -1,0 +1,194 @@
+"""The rules: `judge` turns a trace into findings, `explain` a rule into a page.
+
+One file of this package is one rule: its description, its examples (which are its tests), its detector and
+its fix. Helper modules begin with an underscore.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from torchwise_analysis.findings import Confidence, Finding, Fix, Safety
+from torchwise_analysis.fixes import Reanalyse, SourceFile, is_offerable
+from torchwise_analysis.rules import precedence
+from torchwise_analysis.rules._framework import Hit, RegisteredRule, Rule, all_rules, rule_named
+from torchwise_analysis.rules.precedence import Judged
+from torchwise_analysis.settings import Settings
+from torchwise_analysis.suppressions import apply as apply_suppressions
+
+if TYPE_CHECKING:
+    from torchwise_analysis.interp.abstract.trace import Silence, Trace
+
+__all__ = [
+    "CheckResult",
+    "Rule",
+    "RuleFailure",
+    "Statistics",
+    "all_rules",
+    "enabled_rules",
+    "explain",
+    "judge",
+    "rule_named",
+    "verified",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """What was counted on the way; `silence` is what the interpreter could not analyse."""
+
+    rules_run: int
+    hits: int
+    folded: int
+    suppressed: int
+    silence: Silence
+
+
+@dataclass(frozen=True, slots=True)
+class RuleFailure:
+    """A rule that raised: contained, so that the other rules still speak."""
+
+    rule: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """All findings of one file in source order, of every grade: what is shown is decided by `policy`.
+
+    Findings may lie in other files that the analysed one calls into.
+    """
+
+    findings: tuple[Finding, ...]
+    statistics: Statistics
+    failures: tuple[RuleFailure, ...] = ()
+
+
+def judge(
+    trace: Trace,
+    document: SourceFile,
+    settings: Settings,
+    *,
+    ignored: Collection[str] = (),
+    others: Collection[SourceFile] = (),
+    rules: Sequence[RegisteredRule] | None = None,
+) -> CheckResult:
+    """Run the rules that `settings` select on `trace`, the runs of `document`.
+
+    ignored: further names, codes or prefixes not to run (per-file settings). others: files that findings may
+    need fixes in. Fixes are built but not yet verified: see `verified`.
+    """
+    chosen = enabled_rules(settings, ignored, rules)
+    judged: list[Judged] = []
+    failures: list[RuleFailure] = []
+    hits = 0
+    for entry in chosen:
+        try:
+            found = tuple(entry.detect(trace))
+        except Exception as error:  # a border: one faulty rule must not silence the others
+            failures.append(RuleFailure(entry.rule.name, f"{type(error).__name__}: {error}"))
+            continue
+        hits += len(found)
+        judged += precedence.merge(entry.rule, found)
+    folded = precedence.fold(judged)
+    files = {file.path: file for file in (document, *others)}
+    builders = {entry.rule.name: entry for entry in chosen}
+    findings = [_finding(one, builders[one.rule.name], files, failures) for one in folded]
+    findings.sort(key=lambda finding: (finding.place.path, finding.place.span, finding.code))
+    kept, suppressed = apply_suppressions(
+        document,
+        findings,
+        settings,
+        _names(),
+        {entry.rule.name for entry in chosen},
+        is_complete=not trace.silence.fuel_spent and not failures,
+    )
+    statistics = Statistics(len(chosen), hits, len(judged) - len(folded), suppressed, trace.silence)
+    return CheckResult(kept, statistics, tuple(failures))
+
+
+def verified(file: SourceFile, findings: Sequence[Finding], reanalyse: Reanalyse) -> tuple[Finding, ...]:
+    """The findings with only those edits that, applied, leave a file that parses, without this finding and
+    without a new one of any rule. An edit that fails becomes advice."""
+    out = []
+    for finding in findings:
+        fixes = tuple(
+            fix
+            if is_offerable(file, finding, fix, findings, reanalyse)
+            else Fix(fix.title, Safety.ADVICE, ())
+            for fix in finding.fixes
+        )
+        out.append(replace(finding, fixes=fixes))
+    return tuple(out)
+
+
+def enabled_rules(
+    settings: Settings, ignored: Collection[str] = (), rules: Sequence[RegisteredRule] | None = None
+) -> tuple[RegisteredRule, ...]:
+    """The rules that run: selectors are names, codes or code prefixes."""
+    everything = all_rules() if rules is None else rules
+
+    def matches(rule: Rule, selectors: Iterable[str]) -> bool:
+        return any(
+            selector == rule.name or (selector[:2].upper() == "TW" and rule.code.startswith(selector.upper()))
+            for selector in selectors
+        )
+
+    return tuple(
+        entry
+        for entry in everything
+        if (not settings.select or matches(entry.rule, settings.select))
+        and not matches(entry.rule, settings.ignore)
+        and not matches(entry.rule, ignored)
+    )
+
+
+def explain(name: str) -> str | None:
+    """The page of the rule of that name or code as Markdown; None for an unknown one."""
+    from torchwise_analysis.rules.pages import render
+
+    rule = rule_named(name)
+    return None if rule is None else render(rule)
+
+
+def _finding(
+    judged: Judged, entry: RegisteredRule, files: dict[str, SourceFile], failures: list[RuleFailure]
+) -> Finding:
+    hit, rule = judged.hit, judged.rule
+    return Finding(
+        rule.code,
+        rule.name,
+        hit.severity,
+        hit.confidence,
+        hit.message,
+        hit.place,
+        hit.evidence,
+        _fixes(entry, hit, files, failures),
+        judged.also,
+    )
+
+
+def _fixes(
+    entry: RegisteredRule, hit: Hit, files: dict[str, SourceFile], failures: list[RuleFailure]
+) -> tuple[Fix, ...]:
+    file = files.get(hit.place.path)
+    if file is None:
+        return ()
+    try:
+        built = tuple(entry.fixes(hit, file))
+    except Exception as error:  # a border, as above: a finding without its fix is still right
+        failures.append(RuleFailure(entry.rule.name, f"its fix: {type(error).__name__}: {error}"))
+        return ()
+    # Condition 1 of docs/policy.md: what is not certain is never changed without a look.
+    if hit.confidence is not Confidence.CERTAIN:
+        built = tuple(
+            replace(fix, safety=Safety.UNSAFE) if fix.safety is Safety.SAFE else fix for fix in built
+        )
+    return built
+
+
+def _names() -> dict[str, str]:
+    names = {entry.rule.name: entry.rule.name for entry in all_rules()}
+    return names | {entry.rule.code: entry.rule.name for entry in all_rules()}

@@ -1,0 +1,90 @@
+"""Small readings that several rules share: names, places, grades, and the chain of facts in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from torchwise_analysis.findings import Confidence, Evidence, Place
+from torchwise_analysis.interp.abstract.events import Event, Forward
+from torchwise_analysis.interp.abstract.loops import Loop, LoopKind
+from torchwise_analysis.interp.abstract.trace import Trace
+from torchwise_analysis.interp.abstract.values import Link, Obj, Origin, beliefs
+from torchwise_analysis.policy import one_weaker
+
+# Layers whose output depends on train()/eval(), by the end of their type's name. Recurrent layers and
+# attention count when they were given a dropout, which their arguments tell.
+MODE_LAYERS = ("Dropout", "BatchNorm", "InstanceNorm")
+
+
+def grade(beliefs_found: int) -> Confidence:
+    """certain without a belief, likely with one, possible with more (docs/policy.md)."""
+    confidence = Confidence.CERTAIN
+    for _ in range(min(beliefs_found, 2)):
+        confidence = one_weaker(confidence)
+    return confidence
+
+
+def belief_in(*objects: Obj | None) -> int:
+    """How many of these are known by use or by name only; a thing never seen counts too."""
+    return sum(o is None or o.origin in (Origin.USED, Origin.NAMED, Origin.UNSEEN) for o in objects)
+
+
+def link_beliefs(link: Link | None) -> int:
+    return beliefs(link)
+
+
+def called(obj: Obj | None, fallback: str) -> str:
+    """The object's name for a message, in code quotes, or a plain description."""
+    return f"`{obj.name}`" if obj is not None and obj.name else fallback
+
+
+def step(place: Place | None, message: str) -> tuple[Evidence, ...]:
+    """One link of evidence, or none where the place is unknown."""
+    return () if place is None else (Evidence(place, message),)
+
+
+def distinct(links: Iterable[Evidence]) -> tuple[Evidence, ...]:
+    """The links in their order, each place and message once."""
+    return tuple(dict.fromkeys(links))
+
+
+def loop_words(loop: Loop | None) -> str:
+    """What a loop is, for a sentence: "loop over the batches of `loader`"."""
+    if loop is None:
+        return "loop"
+    over = f" of `{loop.over}`" if loop.over else ""
+    return {
+        LoopKind.BATCHES: f"loop over the batches{over}",
+        LoopKind.CALL: "next call",
+        LoopKind.CLOSURE: "next evaluation of the closure",
+        LoopKind.UNBOUNDED: "`while` loop",
+        LoopKind.COMPREHENSION: "comprehension",
+    }.get(loop.kind, "loop")
+
+
+def loop_evidence(loops: Sequence[Loop], message: str) -> tuple[Evidence, ...]:
+    """Where the innermost real loop stands."""
+    for loop in reversed(loops):
+        if not loop.is_call and loop.kind is not LoopKind.CLOSURE:
+            return (Evidence(loop.place, message),)
+    return ()
+
+
+def forwards_of(trace: Trace, passes: Iterable[int]) -> tuple[Forward, ...]:
+    """The forwards of some passes in the order in which they ran."""
+    known = (trace.passes[p].forward for p in sorted(passes) if p in trace.passes)
+    return tuple(sorted(known, key=lambda forward: forward.order))
+
+
+def call_in_frame(event: Event, frame: int) -> Place:
+    """Where `event` shows in the code of `frame`: itself, or the call there that led to it."""
+    if event.scene.frame != frame:
+        for caller in event.calls:
+            if caller.frame == frame:
+                return caller.place
+    return event.place
+
+
+def frames_of(event: Event) -> tuple[int, ...]:
+    """Frames around the event, outermost first, its own last."""
+    return (*(caller.frame for caller in event.calls), event.scene.frame)

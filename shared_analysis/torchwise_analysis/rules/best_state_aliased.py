@@ -1,0 +1,240 @@
+"""best-state-aliased: the kept "best weights" are the live weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchwise_analysis.findings import Confidence, Evidence, Fix, Safety, Severity
+from torchwise_analysis.fixes import SourceFile, expression_at, name_for_member, name_for_module, wrap
+from torchwise_analysis.interp.abstract.events import StateDictKept, StateDictUsed
+from torchwise_analysis.interp.abstract.trace import Trace
+from torchwise_analysis.policy import weaker
+from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
+from torchwise_analysis.rules._reading import belief_in, called, distinct, grade, step
+from torchwise_analysis.source import nodes
+
+WRONG = """
+import torch
+from torch import nn
+
+
+def fit(train_loader, val_loader):
+    model = nn.Linear(12, 4)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    best_loss, best_state = float("inf"), None
+    for epoch in range(20):
+        for x, y in train_loader:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        with torch.no_grad():
+            val_loss = sum(nn.functional.cross_entropy(model(x), y).item() for x, y in val_loader)
+        if val_loss < best_loss:
+            best_loss = val_loss
+            best_state = model.state_dict()
+                         ^^^^^^^^^^^^^^^^^^ best-state-aliased error certain
+    model.load_state_dict(best_state)
+"""
+
+RIGHT = """
+import copy
+import torch
+from torch import nn
+
+
+def fit(train_loader, val_loader):
+    model = nn.Linear(12, 4)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    best_loss, best_state = float("inf"), None
+    for epoch in range(20):
+        for x, y in train_loader:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        with torch.no_grad():
+            val_loss = sum(nn.functional.cross_entropy(model(x), y).item() for x, y in val_loader)
+        if val_loss < best_loss:
+            best_loss = val_loss
+            best_state = copy.deepcopy(model.state_dict())
+    model.load_state_dict(best_state)
+"""
+
+RULE = Rule(
+    code="TW311",
+    name="best-state-aliased",
+    category=Category.MODE,
+    severity=Severity.ERROR,
+    claim="A state dict that is kept for later holds the live tensors, and the model goes on training.",
+    cost=(
+        "`state_dict()` returns references. Each optimizer step writes into the very tensors that were "
+        'kept, so the "best" weights are the last ones: early stopping and model selection do nothing, '
+        "and what is loaded, saved or published at the end is a worse model than the one that was paid "
+        "for."
+    ),
+    wrong=Example("Best weights by reference", WRONG, fixed=RIGHT),
+    right=Example("Best weights as a copy", RIGHT),
+    silent=(
+        "`copy.deepcopy`, or a clone of each tensor",
+        "the state dict is written to a file at once, or the model does not train any further",
+        "the weights are put back before the next step (swapping averaged weights in and out)",
+        "`.cpu()` of a model that is on an accelerator: that copies",
+    ),
+    grading=(
+        "Error. Certain when the kept state dict is later loaded, saved or returned and the model is stepped "
+        "between; likely when the model is only taken for one."
+    ),
+    fix=(
+        "`copy.deepcopy(...)` around the state dict, with the import when it is missing. Unsafe by "
+        "policy, because it changes which weights are loaded, which is the point. It costs one more "
+        "copy of the weights in memory."
+    ),
+    references=(
+        Reference(
+            "Saving and Loading Models",
+            "https://docs.pytorch.org/tutorials/beginner/saving_loading_models.html",
+        ),
+        Reference(
+            "pytorch/tutorials#188: Fixed deep copying model.state_dict()",
+            "https://github.com/pytorch/tutorials/pull/188",
+        ),
+        Reference(
+            "WenjieDu/PyPOTS#667: Issue with saving the best model state",
+            "https://github.com/WenjieDu/PyPOTS/issues/667",
+        ),
+        Reference("thunlp/OpenKE#131: deepcopy the model", "https://github.com/thunlp/OpenKE/pull/131"),
+    ),
+    examples=(
+        Example(
+            "A shallow copy of the dictionary still holds the same tensors",
+            """
+import copy
+
+import torch
+from torch import nn
+
+model = nn.Linear(12, 4)
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+best, best_state = 0.0, None
+
+
+def train(loader):
+    for x, y in loader:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+
+
+def fit(loader, score, epochs):
+    best, best_state = 0.0, None
+    for epoch in range(epochs):
+        train(loader)
+        accuracy = score(epoch)
+        if accuracy > best:
+            best = accuracy
+            best_state = model.state_dict().copy()
+                         ^^^^^^^^^^^^^^^^^^^^^^^^^ best-state-aliased error certain
+    torch.save(best_state, "best.pt")
+""",
+        ),
+        Example(
+            "Each tensor is cloned",
+            """
+import torch
+from torch import nn
+
+model = nn.Linear(12, 4)
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+
+
+def fit(loader, score):
+    best, best_state = 0.0, None
+    for epoch in range(20):
+        for x, y in loader:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        accuracy = score(epoch)
+        if accuracy > best:
+            best = accuracy
+            best_state = {k: v.detach().clone() for k, v in model.state_dict().items()}
+    model.load_state_dict(best_state)
+""",
+        ),
+        Example(
+            "Written to a file at once",
+            """
+import torch
+from torch import nn
+
+model = nn.Linear(12, 4)
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+
+
+def fit(loader, score):
+    best = 0.0
+    for epoch in range(20):
+        for x, y in loader:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        accuracy = score(epoch)
+        if accuracy > best:
+            best = accuracy
+            torch.save(model.state_dict(), "best.pt")
+    model.load_state_dict(torch.load("best.pt"))
+""",
+        ),
+    ),
+)
+
+
+def detect(trace: Trace) -> Iterator[Hit]:
+    kept = {event.state.place: event for event in trace.of(StateDictKept)}
+    for use in trace.of(StateDictUsed):
+        state = use.state
+        if state.copied or state.version >= use.current:
+            continue
+        keep = kept.get(state.place)
+        if use.how == "return" and (keep is None or not trace.repeats(keep)):
+            continue  # a caller that asks for the weights now does not keep them for later
+        yield Hit(
+            state.place,
+            Severity.ERROR,
+            _confidence(use),
+            f"these kept weights of {called(state.owner, 'the model')} are its live tensors: training "
+            "goes on and overwrites them, so the best checkpoint is lost. Keep a copy.",
+            _chain(trace, use, keep),
+            frozenset({("state", state.place)}),
+            use,
+        )
+
+
+def _confidence(use: StateDictUsed) -> Confidence:
+    return weaker(grade(min(belief_in(use.state.owner), 1)))
+
+
+def _chain(trace: Trace, use: StateDictUsed, keep: StateDictKept | None) -> tuple[Evidence, ...]:
+    links = [Evidence(use.state.place, "state_dict() gives references, not a copy")]
+    if keep is not None:
+        links += step(keep.place, f"kept as `{keep.name}`")
+    between = [one for one in trace.steps if one.order < use.order]
+    if between:
+        links += step(between[-1].place, "each step writes into the same tensors")
+    words = {"load": "loaded here", "save": "saved here", "return": "returned here"}
+    links += step(use.place, f"{words.get(use.how, 'used here')}, long after they have changed")
+    return distinct(links)
+
+
+def fixes(hit: Hit, file: SourceFile) -> Iterator[Fix]:
+    title = "Keep a deep copy of the weights (changes which weights are used)"
+    if hit.place.path != file.path or not isinstance(
+        expression_at(file.module, hit.place.span), nodes.Call | nodes.Name | nodes.Attribute
+    ):
+        yield Fix(title, Safety.ADVICE, ())
+        return
+    function, import_edit = name_for_member(file, "copy", "deepcopy"), None
+    if function is None:
+        module, import_edit = name_for_module(file, "copy")
+        function = f"{module}.deepcopy"
+    around = wrap(hit.place, f"{function}(", ")")
+    yield Fix(title, Safety.UNSAFE, around if import_edit is None else (import_edit, *around))

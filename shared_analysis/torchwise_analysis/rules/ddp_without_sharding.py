@@ -1,0 +1,258 @@
+"""ddp-without-sharding: every rank draws from the whole data set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchwise_analysis.findings import Confidence, Evidence, Fix, Place, Safety, Severity
+from torchwise_analysis.fixes import SourceFile
+from torchwise_analysis.interp.abstract.events import LoaderBuilt, ProcessGroup, Wrapped
+from torchwise_analysis.interp.abstract.trace import Trace
+from torchwise_analysis.interp.abstract.values import Obj
+from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
+from torchwise_analysis.rules._reading import called, distinct, step
+
+WRONG = """
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader
+
+
+def main(dataset):
+    dist.init_process_group("nccl")
+    model = DistributedDataParallel(nn.Linear(12, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = DataLoader(dataset, batch_size=16, shuffle=True)
+             ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ ddp-without-sharding error certain
+    for epoch in range(10):
+        for x, y in loader:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+"""
+
+RIGHT = """
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader
+from torch.utils.data.distributed import DistributedSampler
+
+
+def main(dataset):
+    dist.init_process_group("nccl")
+    model = DistributedDataParallel(nn.Linear(12, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    sampler = DistributedSampler(dataset)
+    loader = DataLoader(dataset, batch_size=16, sampler=sampler)
+    for epoch in range(10):
+        sampler.set_epoch(epoch)
+        for x, y in loader:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+"""
+
+RULE = Rule(
+    code="TW601",
+    name="ddp-without-sharding",
+    category=Category.DISTRIBUTED,
+    severity=Severity.ERROR,
+    claim=(
+        "A script that runs on several ranks builds its training loader without anything that divides "
+        "the data."
+    ),
+    cost=(
+        "Every rank walks through the whole data set. With different seeds the ranks draw "
+        "independently, so an epoch is N times longer than it says; with equal seeds all ranks compute "
+        "the same batch, and N GPUs do the work of one. The bill is N times too high, and the loss "
+        "curve looks normal."
+    ),
+    wrong=Example("A plain loader under DistributedDataParallel", WRONG),
+    right=Example("Each rank gets its part, reshuffled in each epoch", RIGHT),
+    silent=(
+        "a sampler or batch sampler that knows the rank, in any form, also through `**kwargs`",
+        "a data set that is already this rank's part (subset or stride by rank, `split_dataset_by_node`, an "
+        "iterable data set that shards itself)",
+        "a framework shards this very loader (`prepare`, `setup_dataloaders`, a Trainer)",
+        "the loader is used by one rank only, or only for evaluation",
+        "the arguments of the loader are not all visible",
+    ),
+    grading=(
+        "Error and certain, because it is only said when all constructor arguments are visible and the "
+        "loader feeds a backward. A sampler that draws at random without knowing the rank "
+        "(`RandomSampler`, `WeightedRandomSampler`) does not shard."
+    ),
+    fix=(
+        "Advice: a `DistributedSampler` for the loader in place of `shuffle=True`, and "
+        "`sampler.set_epoch(epoch)` at the head of the epoch loop. Two places have to change together, "
+        "and how often the data is seen changes."
+    ),
+    references=(
+        Reference(
+            "DistributedSampler",
+            "https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler",
+        ),
+        Reference(
+            "Getting Started with Distributed Data Parallel",
+            "https://docs.pytorch.org/tutorials/intermediate/ddp_tutorial.html",
+        ),
+        Reference(
+            "NVlabs/LongLive#71: divergent DistributedSampler seeds",
+            "https://github.com/NVlabs/LongLive/pull/71",
+        ),
+        Reference(
+            "mehta-lab/VisCy#408: sampler wiring and epoch advance",
+            "https://github.com/mehta-lab/VisCy/pull/408",
+        ),
+    ),
+    examples=(
+        Example(
+            "A weighted sampler does not know the rank",
+            """
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, WeightedRandomSampler
+
+
+def main(dataset, weights):
+    dist.init_process_group("nccl")
+    model = DDP(nn.Linear(12, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    sampler = WeightedRandomSampler(weights, 1000)
+    loader = DataLoader(dataset, batch_size=16, sampler=sampler)
+             ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ ddp-without-sharding error certain
+    for x, y in loader:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+""",
+        ),
+        Example(
+            "Each rank takes its own stride of the data",
+            """
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, Subset
+
+
+def main(dataset):
+    dist.init_process_group("nccl")
+    rank, world = dist.get_rank(), dist.get_world_size()
+    model = DDP(nn.Linear(12, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    mine = Subset(dataset, range(rank, len(dataset), world))
+    loader = DataLoader(mine, batch_size=16, shuffle=True)
+    for x, y in loader:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+""",
+        ),
+        Example(
+            "One process: nothing to shard",
+            """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+
+def main(dataset):
+    model = nn.Linear(12, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x, y in DataLoader(dataset, batch_size=16, shuffle=True):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+""",
+        ),
+        Example(
+            "Arguments that cannot be seen",
+            """
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader
+
+
+def main(dataset, options):
+    dist.init_process_group("nccl")
+    model = DDP(nn.Linear(12, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x, y in DataLoader(dataset, batch_size=16, **options):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+""",
+        ),
+    ),
+)
+
+
+def detect(trace: Trace) -> Iterator[Hit]:
+    several = _several_processes(trace)
+    if several is None:
+        return
+    for built in trace.of(LoaderBuilt):
+        if built.sharding is not None or any(guard.kind == "rank" for guard in built.scene.guards):
+            continue
+        if not trace.is_training_source(built.loader.id):
+            continue
+        site = _site(trace, built)
+        yield Hit(
+            site,
+            Severity.ERROR,
+            Confidence.CERTAIN,
+            "every rank trains on the whole data set: nothing shards "
+            f"{called(built.loader, 'this loader')}, so N GPUs repeat each other's work. Give it a "
+            "DistributedSampler.",
+            _chain(built, several, site),
+            frozenset({("loader", built.loader.id)}),
+            built,
+        )
+
+
+def _several_processes(trace: Trace) -> Evidence | None:
+    """What shows that several processes run this script."""
+    for wrapped in trace.of(Wrapped):
+        if wrapped.how in ("ddp", "fsdp", "fsdp2"):
+            return Evidence(wrapped.place, "the model is wrapped for several ranks here")
+    for group in trace.of(ProcessGroup):
+        return Evidence(group.place, f"`{group.how}`: several ranks run this script")
+    return None
+
+
+def _site(trace: Trace, built: LoaderBuilt) -> Place:
+    """The construction, or the call in the analysed file that leads to it in another one."""
+    if built.place.path == trace.path:
+        return built.place
+    for caller in reversed(built.calls):
+        if caller.place.path == trace.path:
+            return caller.place
+    return built.place
+
+
+def _chain(built: LoaderBuilt, several: Evidence, site: Place) -> tuple[Evidence, ...]:
+    links = [several]
+    if isinstance(built.sampler, Obj):
+        links += step(built.sampler.place, "this sampler draws without knowing the rank")
+    if site != built.place:
+        links += step(built.place, "the loader is made here, with the whole data set")
+    return distinct(links)
+
+
+def fixes(hit: Hit, file: SourceFile) -> Iterator[Fix]:  # noqa: ARG001 - advice needs no text
+    yield Fix(
+        "Use `sampler=DistributedSampler(dataset)` in place of `shuffle=True`, and call "
+        "`sampler.set_epoch(epoch)` in each epoch",
+        Safety.ADVICE,
+        (),
+    )

@@ -1,0 +1,375 @@
+"""retained-graph: a kept value holds the autograd graph of the iteration that made it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchwise_analysis.findings import Confidence, Evidence, Fix, Safety, Severity
+from torchwise_analysis.fixes import SourceFile, append_call, expression_at
+from torchwise_analysis.interp.abstract.events import Store
+from torchwise_analysis.interp.abstract.loops import inside
+from torchwise_analysis.interp.abstract.trace import Trace
+from torchwise_analysis.policy import weaker
+from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
+from torchwise_analysis.rules._reading import distinct, forwards_of, grade, link_beliefs, loop_words, step
+from torchwise_analysis.source import nodes
+
+WRONG = """
+import torch
+from torch import nn
+
+
+def train(loader):
+    model = nn.Linear(12, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loss_fn = nn.CrossEntropyLoss()
+    history = []
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = loss_fn(model(x), y)
+        loss.backward()
+        optimizer.step()
+        history.append(loss)
+                       ^^^^ retained-graph warning certain
+    print(sum(history))
+"""
+
+RIGHT = WRONG.replace("                       ^^^^ retained-graph warning certain\n", "").replace(
+    "history.append(loss)", "history.append(loss.detach())"
+)
+
+RULE = Rule(
+    code="TW101",
+    name="retained-graph",
+    category=Category.AUTOGRAD,
+    severity=Severity.ERROR,
+    claim="A value that is kept beyond its iteration still carries the autograd graph that made it.",
+    cost=(
+        "A tensor with history keeps every node of its graph alive, and before a backward also all "
+        "activations. One such tensor kept in each iteration makes memory grow until the run dies, "
+        "hours later and far away from the line at fault. After a backward the activations are gone but "
+        "the nodes stay: host memory grows, and a running sum gets a chain of thousands of nodes that "
+        "has to be walked when it is freed."
+    ),
+    wrong=Example("A list of losses for a report", WRONG, fixed=RIGHT),
+    right=Example("The same with detached losses", RIGHT),
+    silent=(
+        "the value has no graph: made under `no_grad` or `inference_mode`, or `detach`, `item`, `float` "
+        "on the way",
+        "a later backward uses what was kept (policy gradients, chunks concatenated for one loss), "
+        "here, in a sibling method or in the caller",
+        "the container is emptied inside the loop, or drops old elements (`deque(maxlen=...)`)",
+        "the value goes to a caller or a call that cannot be seen, and nothing shows that its graph is "
+        "done with",
+    ),
+    grading=(
+        "Error when the kept graph was never used by a backward: activations stay too. Warning when a "
+        "backward has freed it, so that only nodes grow. Hint when the loop is a small literal. Certain "
+        "when both the forward and the store are resolved, or when a backward proves that the value had "
+        "a graph; likely when the forward is a call that is only taken for a model."
+    ),
+    fix=(
+        "`.detach()` behind the kept expression, element by element inside a list, tuple or dictionary: "
+        "safe, because nothing differentiates through what was kept. A one-element tensor can also "
+        "become a number with `.item()`: that waits for the GPU and changes the type, so it is offered "
+        "as unsafe."
+    ),
+    references=(
+        Reference(
+            "PyTorch FAQ: My model reports out of memory",
+            "https://docs.pytorch.org/docs/stable/notes/faq.html#my-model-reports-cuda-runtime-error-2-out-of-memory",
+        ),
+        Reference("Autograd mechanics", "https://docs.pytorch.org/docs/stable/notes/autograd.html"),
+        Reference("google/brax#152: Remove memory leak", "https://github.com/google/brax/pull/152"),
+        Reference(
+            "huggingface/transformers#6999: fixed trainer tr_loss memory leak",
+            "https://github.com/huggingface/transformers/pull/6999",
+        ),
+        Reference(
+            "horovod/horovod#641: memory leak in an example", "https://github.com/horovod/horovod/pull/641"
+        ),
+    ),
+    examples=(
+        Example(
+            "A running total of the epoch",
+            """
+import torch
+from torch import nn
+
+model = nn.Linear(12, 4)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+
+
+def epoch(loader):
+    total = 0.0
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        total += loss * len(x)
+                 ^^^^^^^^^^^^^ retained-graph warning certain
+    return float(total)
+""",
+            fixed="""
+import torch
+from torch import nn
+
+model = nn.Linear(12, 4)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+
+
+def epoch(loader):
+    total = 0.0
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        total += (loss * len(x)).detach()
+    return float(total)
+""",
+        ),
+        Example(
+            "A dictionary of values: each tensor is detached, never the dictionary",
+            """
+import torch
+from torch import nn
+
+model = nn.Linear(12, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def train(loader):
+    log = []
+    for step, (x, y) in enumerate(loader):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        log.append({"step": step, "loss": loss})
+                                          ^^^^ retained-graph warning certain
+    print(len(log))
+""",
+            fixed="""
+import torch
+from torch import nn
+
+model = nn.Linear(12, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def train(loader):
+    log = []
+    for step, (x, y) in enumerate(loader):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        log.append({"step": step, "loss": loss.detach()})
+    print(len(log))
+""",
+        ),
+        Example(
+            "A moving average kept on the object",
+            """
+import torch
+from torch import nn
+
+
+class Learner:
+    def __init__(self):
+        self.net = nn.Linear(12, 1)
+        self.opt = torch.optim.Adam(self.net.parameters(), lr=1e-3)
+        self.smooth = torch.zeros(())
+
+    def learn(self, x, y):
+        loss = (self.net(x) - y).pow(2).mean()
+        self.opt.zero_grad()
+        loss.backward()
+        self.opt.step()
+        self.smooth = 0.9 * self.smooth + 0.1 * loss
+                      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ retained-graph warning certain
+
+
+def main(loader):
+    learner = Learner()
+    for x, y in loader:
+        learner.learn(x, y)
+    print(learner.smooth)
+""",
+        ),
+        Example(
+            "Policy gradients: a later backward uses the kept values",
+            """
+import torch
+from torch import nn
+
+
+def reinforce(env, policy=nn.Linear(4, 2)):
+    optimizer = torch.optim.Adam(policy.parameters(), lr=1e-3)
+    for episode in range(1000):
+        state = env.reset()
+        log_probs, rewards = [], []
+        for _ in range(200):
+            dist = torch.distributions.Categorical(logits=policy(state))
+            action = dist.sample()
+            log_probs.append(dist.log_prob(action))
+            state, reward = env.step(action)
+            rewards.append(reward)
+        loss = -(torch.stack(log_probs) * sum(rewards)).sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+""",
+        ),
+        Example(
+            "Numbers have no graph",
+            """
+import torch
+from torch import nn
+
+model = nn.Linear(12, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def train(loader):
+    total, count, curve = 0.0, 0, []
+    for x, y in loader:
+        optimizer.zero_grad()
+        out = model(x)
+        loss = nn.functional.cross_entropy(out, y)
+        loss.backward()
+        optimizer.step()
+        total += loss.item()
+        count += (out.argmax(1) == y).sum()
+        curve.append(float(loss))
+    return total, count, curve
+""",
+        ),
+        Example(
+            "A container that starts afresh in each step",
+            """
+import torch
+from torch import nn
+
+first, second = nn.Linear(12, 4), nn.Linear(12, 4)
+optimizer = torch.optim.SGD([*first.parameters(), *second.parameters()], lr=0.1)
+
+
+def train(loader):
+    for x, y in loader:
+        losses = []
+        for head in (first, second):
+            losses.append(nn.functional.cross_entropy(head(x), y))
+        optimizer.zero_grad()
+        sum(losses).backward()
+        optimizer.step()
+""",
+        ),
+    ),
+)
+
+
+def detect(trace: Trace) -> Iterator[Hit]:
+    for store in trace.stores:
+        if store.token in trace.consumed or store.bounded or not store.passes:
+            continue
+        if store.holder is not None and store.holder.id in trace.emptied:
+            continue
+        is_freed = all(p in trace.trained for p in store.passes)
+        leaves = store.token in trace.escaped_tokens
+        if not is_freed and leaves and not _is_evaluation(trace, store):
+            continue  # whoever receives it may still call backward
+        yield Hit(
+            store.value_place or store.place,
+            _severity(store, is_freed),
+            _confidence(trace, store, is_freed, leaves),
+            _message(store, is_freed),
+            _chain(trace, store),
+            frozenset(("pass", p) for p in store.passes),
+            store,
+        )
+
+
+def _is_evaluation(trace: Trace, store: Store) -> bool:
+    """Every graph in it was made in eval mode with autograd on: nobody differentiates that on purpose."""
+    forwards = forwards_of(trace, store.passes)
+    return bool(forwards) and all(
+        {mode.name for mode in forward.modes} == {"eval"} and True in forward.grad for forward in forwards
+    )
+
+
+def _severity(store: Store, is_freed: bool) -> Severity:
+    growing = [turn.loop for turn in inside(store.loops, store.holder.birth if store.holder else ())]
+    if growing and all(loop.count is not None and loop.count <= 16 for loop in growing):
+        return Severity.HINT
+    return Severity.WARNING if is_freed else Severity.ERROR
+
+
+def _confidence(trace: Trace, store: Store, is_freed: bool, leaves: bool) -> Confidence:
+    if is_freed:
+        return Confidence.CERTAIN  # a backward ran on it, so it had a graph, whatever the callee was
+    beliefs = max((forward.belief for forward in forwards_of(trace, store.passes)), default=False)
+    return weaker(grade(int(beliefs) + min(link_beliefs(store.value.evidence), 1)), grade(int(leaves)))
+
+
+def _message(store: Store, is_freed: bool) -> str:
+    kept = f"`{store.name}`" if store.name else "this container"
+    if store.holder is not None and store.holder.name:
+        kept = f"`{store.holder.name}`"
+    if is_freed:
+        return (
+            f"{kept} keeps the autograd graph of every iteration: host memory grows with each step. "
+            "Keep a detached value."
+        )
+    return (
+        f"{kept} keeps the whole autograd graph of every iteration, activations included: memory grows until "
+        "the run dies. Keep a detached value."
+    )
+
+
+def _chain(trace: Trace, store: Store) -> tuple[Evidence, ...]:
+    links: list[Evidence] = []
+    for forward in forwards_of(trace, store.passes)[-1:]:
+        links += step(forward.place, "this forward makes the graph")
+    for p in sorted(store.passes)[-1:]:
+        if p in trace.trained:
+            links += step(trace.trained[p].place, "this backward frees the activations; the nodes stay")
+    if store.holder is not None:
+        links += step(store.holder.place, "what keeps it is made here, outside the loop")
+    for turn in store.loops[-1:]:
+        links += step(turn.loop.place, f"each turn of this {loop_words(turn.loop)} adds one")
+    links += step(store.place, f"kept here ({store.how})")
+    return distinct(links)
+
+
+def fixes(hit: Hit, file: SourceFile) -> Iterator[Fix]:
+    store = hit.facts
+    if not isinstance(store, Store) or store.value_place is None or store.value_place.path != file.path:
+        return
+    span = store.value_place.span
+    expression = expression_at(file.module, span)
+    if expression is None or isinstance(expression, _LITERALS):
+        return  # a list or dictionary has no detach; which of its elements has a graph is not known
+    yield Fix(
+        "Keep a detached value: add `.detach()`",
+        Safety.SAFE,
+        append_call(file, expression, span, ".detach()"),
+    )
+    if store.reduction in ("mean", "sum"):
+        yield Fix(
+            "Keep a number: add `.item()` (waits for the GPU in every step)",
+            Safety.UNSAFE,
+            append_call(file, expression, span, ".item()"),
+        )
+
+
+_LITERALS = (
+    nodes.ListExpr,
+    nodes.TupleExpr,
+    nodes.SetExpr,
+    nodes.DictExpr,
+    nodes.Comprehension,
+    nodes.Starred,
+)

@@ -1,0 +1,315 @@
+"""stuck-eval-mode: training goes on in eval mode after an evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchwise_analysis.findings import Confidence, Evidence, Fix, Place, Safety, Severity
+from torchwise_analysis.fixes import (
+    SourceFile,
+    innermost_expression,
+    innermost_statement,
+    insert_statement_before,
+)
+from torchwise_analysis.interp.abstract.events import Forward, ModeChange
+from torchwise_analysis.interp.abstract.trace import Trace
+from torchwise_analysis.policy import weaker
+from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
+from torchwise_analysis.rules._reading import MODE_LAYERS, called, distinct, grade, step
+from torchwise_analysis.source import nodes
+
+WRONG = """
+import torch
+from torch import nn
+
+model = nn.Sequential(nn.Linear(12, 32), nn.Dropout(0.2), nn.Linear(32, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def evaluate(loader):
+    model.eval()
+    ^^^^^^^^^^^^ stuck-eval-mode error certain
+    with torch.no_grad():
+        return sum((model(x).argmax(1) == y).sum().item() for x, y in loader)
+
+
+def train(train_loader, val_loader, epochs):
+    model.train()
+    for epoch in range(epochs):
+        for x, y in train_loader:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        print(epoch, evaluate(val_loader))
+"""
+
+RIGHT = """
+import torch
+from torch import nn
+
+model = nn.Sequential(nn.Linear(12, 32), nn.Dropout(0.2), nn.Linear(32, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def evaluate(loader):
+    model.eval()
+    with torch.no_grad():
+        return sum((model(x).argmax(1) == y).sum().item() for x, y in loader)
+
+
+def train(train_loader, val_loader, epochs):
+    for epoch in range(epochs):
+        model.train()
+        for x, y in train_loader:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        print(epoch, evaluate(val_loader))
+"""
+
+FIXED = """
+import torch
+from torch import nn
+
+model = nn.Sequential(nn.Linear(12, 32), nn.Dropout(0.2), nn.Linear(32, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def evaluate(loader):
+    model.eval()
+    with torch.no_grad():
+        return sum((model(x).argmax(1) == y).sum().item() for x, y in loader)
+
+
+def train(train_loader, val_loader, epochs):
+    model.train()
+    for epoch in range(epochs):
+        for x, y in train_loader:
+            optimizer.zero_grad()
+            model.train()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        print(epoch, evaluate(val_loader))
+"""
+
+RULE = Rule(
+    code="TW301",
+    name="stuck-eval-mode",
+    category=Category.MODE,
+    severity=Severity.ERROR,
+    claim="A model is put in eval mode for an evaluation and training goes on without `train()`.",
+    cost=(
+        "In eval mode dropout is off and batch-norm neither uses nor updates batch statistics. "
+        "Everything after the first evaluation trains without the regularisation that was asked for, "
+        "and with frozen statistics: the model overfits or stalls, and no message ever says so. The "
+        "most frequent form is an evaluation in the middle of an epoch."
+    ),
+    wrong=Example("An evaluation helper that leaves eval mode behind", WRONG, fixed=FIXED),
+    right=Example("Back in training mode at each epoch", RIGHT),
+    silent=(
+        "`train()`, `train(True)`, `train(was_training)` or the same on a parent lies on every path to "
+        "the next training forward",
+        "the model is never trained (teacher, metric network), or only parts of it were put in eval "
+        "mode (frozen batch-norm)",
+        "the model trains in eval mode from the start and is never evaluated between: fine-tuning of "
+        "that kind is deliberate",
+        "a framework switches modes around its hooks",
+    ),
+    grading=(
+        "Error. Certain when a layer that depends on the mode (dropout, batch-norm) is seen in the "
+        "model; likely when its layers are not all known: then the change may have no effect."
+    ),
+    fix=(
+        "Insert `model.train()` before the training forward. Unsafe, because training changes on "
+        "purpose. Restoring the previous mode at the end of the evaluation is as good."
+    ),
+    references=(
+        Reference(
+            "Module.train",
+            "https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.train",
+        ),
+        Reference(
+            "Autograd mechanics: Evaluation Mode",
+            "https://docs.pytorch.org/docs/stable/notes/autograd.html#evaluation-mode-nn-module-eval",
+        ),
+        Reference(
+            "wkentaro/pytorch-fcn#57: Return to train mode after validation",
+            "https://github.com/wkentaro/pytorch-fcn/pull/57",
+        ),
+        Reference("joeynmt/joeynmt#184: model.eval()", "https://github.com/joeynmt/joeynmt/issues/184"),
+        Reference("ermongroup/ncsn#2: Model in eval forever", "https://github.com/ermongroup/ncsn/issues/2"),
+    ),
+    examples=(
+        Example(
+            "In the middle of an epoch",
+            """
+import torch
+from torch import nn
+
+
+def train(loader, val_loader):
+    model = nn.Sequential(nn.Linear(12, 32), nn.BatchNorm1d(32), nn.Linear(32, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for epoch in range(10):
+        model.train()
+        for i, (x, y) in enumerate(loader):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+            if i % 100 == 0:
+                model.eval()
+                ^^^^^^^^^^^^ stuck-eval-mode error certain
+                with torch.no_grad():
+                    for a, b in val_loader:
+                        print((model(a).argmax(1) == b).sum().item())
+""",
+        ),
+        Example(
+            "The mode is restored",
+            """
+import torch
+from torch import nn
+
+model = nn.Sequential(nn.Linear(12, 32), nn.Dropout(0.2), nn.Linear(32, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def evaluate(loader):
+    was_training = model.training
+    model.eval()
+    with torch.no_grad():
+        hits = sum((model(x).argmax(1) == y).sum().item() for x, y in loader)
+    model.train(was_training)
+    return hits
+
+
+def train(train_loader, val_loader):
+    for epoch in range(10):
+        for x, y in train_loader:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        print(epoch, evaluate(val_loader))
+""",
+        ),
+        Example(
+            "A teacher stays in eval mode",
+            """
+import torch
+from torch import nn
+
+teacher = nn.Sequential(nn.Linear(12, 32), nn.Dropout(0.2), nn.Linear(32, 4))
+student = nn.Sequential(nn.Linear(12, 8), nn.Dropout(0.2), nn.Linear(8, 4))
+optimizer = torch.optim.SGD(student.parameters(), lr=0.1)
+
+
+def distil(loader):
+    teacher.eval()
+    student.train()
+    for x, _ in loader:
+        with torch.no_grad():
+            target = teacher(x)
+        optimizer.zero_grad()
+        nn.functional.mse_loss(student(x), target).backward()
+        optimizer.step()
+""",
+        ),
+        Example(
+            "Batch-norm frozen on purpose",
+            """
+import torch
+from torch import nn
+
+model = nn.Sequential(nn.Linear(12, 32), nn.BatchNorm1d(32), nn.Linear(32, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def train(loader):
+    for epoch in range(10):
+        model.train()
+        for m in model.modules():
+            if isinstance(m, nn.BatchNorm1d):
+                m.eval()
+        for x, y in loader:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+""",
+        ),
+    ),
+)
+
+
+def detect(trace: Trace) -> Iterator[Hit]:
+    evaluated: dict[tuple[int, Place], Forward] = {}
+    trained_before: set[int] = set()
+    if not trace.steps:
+        return
+    for forward in trace.forwards:
+        places = [mode.place for mode in forward.modes if mode.name == "eval" and mode.place is not None]
+        if forward.pass_ not in trace.trained:
+            evaluated.update({(forward.module.id, place): forward for place in places})
+            continue
+        for place in places:
+            between = evaluated.get((forward.module.id, place))
+            if between is not None or forward.module.id in trained_before:
+                yield _hit(trace, forward, place, between)
+        trained_before.add(forward.module.id)
+
+
+def _hit(trace: Trace, forward: Forward, place: Place, between: Forward | None) -> Hit:
+    name = called(forward.module, "the model")
+    has_layers = trace.has_layer(forward.module.id, *MODE_LAYERS)
+    doubt = "" if has_layers else " (if it has dropout or batch-norm: its layers are not all known)"
+    return Hit(
+        place,
+        Severity.ERROR,
+        _confidence(forward, has_layers),
+        f"{name} stays in eval mode when training goes on: dropout is off and batch-norm frozen for the "
+        f"rest of the run{doubt}. Call train() before training again.",
+        _chain(trace, forward, place, between),
+        frozenset({("module", forward.module.id)}),
+        forward,
+    )
+
+
+def _confidence(forward: Forward, has_layers: bool) -> Confidence:
+    return weaker(grade(int(not has_layers)), grade(int(forward.belief)))
+
+
+def _chain(trace: Trace, forward: Forward, place: Place, between: Forward | None) -> tuple[Evidence, ...]:
+    links = [Evidence(place, "eval() here")]
+    if between is not None:
+        links += step(between.place, "the evaluation it is meant for")
+    links += step(forward.place, "the next training forward, still in eval mode")
+    links += step(trace.trained[forward.pass_].place, "its backward: this is training")
+    lineage = trace.lineage(forward.module.id)
+    back = [change for change in trace.of(ModeChange) if change.to == "train" and change.module.id in lineage]
+    if back:
+        links += step(back[-1].place, "this train() runs too early or too rarely to help")
+    return distinct(links)
+
+
+def fixes(hit: Hit, file: SourceFile) -> Iterator[Fix]:
+    forward = hit.facts
+    if not isinstance(forward, Forward):
+        return
+    title = "Call train() before the training forward (changes training)"
+    edit = None
+    receiver = _module_text(file, forward) if forward.place.path == file.path else None
+    found = innermost_statement(file.module, forward.place.span) if receiver else None
+    if found is not None:
+        edit = insert_statement_before(file, found[1].line, found[1].column, f"{receiver}.train()")
+    yield Fix(title, Safety.ADVICE if edit is None else Safety.UNSAFE, () if edit is None else (edit,))
+
+
+def _module_text(file: SourceFile, forward: Forward) -> str | None:
+    """How the module is written where it is called: a name or attribute that costs nothing to repeat."""
+    found = innermost_expression(file.module, forward.place.span, nodes.Call)
+    if found is None or forward.through != "call":
+        return None
+    call, span = found
+    assert isinstance(call, nodes.Call)  # the search was for calls
+    if not isinstance(call.func, nodes.Name | nodes.Attribute):
+        return None
+    return file.slice(call.func.span.shifted(span.line - call.span.line))

@@ -1,0 +1,321 @@
+"""unguarded-eval: an evaluation records a graph that nothing differentiates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchwise_analysis.findings import Evidence, Fix, Place, Safety, Severity
+from torchwise_analysis.fixes import (
+    SourceFile,
+    indent_under,
+    innermost_statement,
+    name_for_module,
+    statements,
+)
+from torchwise_analysis.interp.abstract.events import Forward, ModeChange, Returned
+from torchwise_analysis.interp.abstract.loops import LoopKind
+from torchwise_analysis.interp.abstract.trace import Trace
+from torchwise_analysis.policy import weaker
+from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
+from torchwise_analysis.rules._reading import call_in_frame, called, distinct, frames_of, grade, step
+from torchwise_analysis.source import nodes
+
+WRONG = """
+import torch
+from torch import nn
+
+model = nn.Sequential(nn.Linear(12, 32), nn.ReLU(), nn.Linear(32, 4))
+
+
+def evaluate(val_loader):
+    model.eval()
+    hits = 0
+    for x, y in val_loader:
+        logits = model(x)
+                 ^^^^^^^^ unguarded-eval warning certain
+        hits += (logits.argmax(1) == y).sum().item()
+    return hits
+
+
+def main(val_loader):
+    print(evaluate(val_loader))
+"""
+
+RIGHT = """
+import torch
+from torch import nn
+
+model = nn.Sequential(nn.Linear(12, 32), nn.ReLU(), nn.Linear(32, 4))
+
+
+def evaluate(val_loader):
+    model.eval()
+    hits = 0
+    with torch.no_grad():
+        for x, y in val_loader:
+            logits = model(x)
+            hits += (logits.argmax(1) == y).sum().item()
+    return hits
+
+
+def main(val_loader):
+    print(evaluate(val_loader))
+"""
+
+RULE = Rule(
+    code="TW102",
+    name="unguarded-eval",
+    category=Category.AUTOGRAD,
+    severity=Severity.WARNING,
+    claim="An evaluation forward runs with autograd on, although nothing ever differentiates its result.",
+    cost=(
+        "`eval()` does not switch autograd off. Every intermediate result is kept for a backward that "
+        "never comes, as long as the output lives: the evaluation needs about as much memory as "
+        "training, and often dies with a batch size that would fit twice. If outputs are collected as "
+        "well, memory grows with every batch."
+    ),
+    wrong=Example("An evaluation without no_grad", WRONG, fixed=RIGHT),
+    right=Example("The same under no_grad", RIGHT),
+    silent=(
+        "`no_grad`, `inference_mode` or `set_grad_enabled(False)` in any form around it: with, "
+        "decorator, statement, in a caller, or by the framework that calls the hook",
+        "some backward or `autograd.grad` uses the result or what is computed from it, also in a caller",
+        "the parameters are frozen and the input needs no gradient: nothing is recorded",
+        "a single forward outside any loop",
+    ),
+    grading=(
+        "Warning: the peak is too high. Error when the outputs are kept too, for then memory grows. "
+        "Certain when all uses are in view; likely when the result goes to a caller that cannot be "
+        "seen, or the module is only taken for one. A function called `evaluate` proves nothing."
+    ),
+    fix=(
+        "`with torch.no_grad():` around the loop. Safe when no value with a graph leaves the loop, else "
+        "unsafe. A decorator on the function is never proposed: it would also switch off what the "
+        "function does for training."
+    ),
+    references=(
+        Reference("no_grad", "https://docs.pytorch.org/docs/stable/generated/torch.no_grad.html"),
+        Reference(
+            "Locally disabling gradient computation",
+            "https://docs.pytorch.org/docs/stable/notes/autograd.html#locally-disabling-gradient-computation",
+        ),
+        Reference(
+            "hszhao/semseg#60: 'out of memory' during validation",
+            "https://github.com/hszhao/semseg/issues/60",
+        ),
+        Reference("dmlc/dgl#745: Validation out of memory", "https://github.com/dmlc/dgl/issues/745"),
+        Reference(
+            "facebookresearch/fairchem#199: Resolves validation gpu memory issue",
+            "https://github.com/facebookresearch/fairchem/pull/199",
+        ),
+    ),
+    examples=(
+        Example(
+            "Outputs are collected too: one finding, as an error",
+            """
+import torch
+from torch import nn
+
+model = nn.Sequential(nn.Linear(12, 32), nn.ReLU(), nn.Linear(32, 4))
+
+
+def main(loader):
+    model.eval()
+    outputs = []
+    for x, _ in loader:
+        outputs.append(model(x))
+                       ^^^^^^^^ unguarded-eval error certain
+    print(torch.cat(outputs).argmax(1).tolist())
+""",
+        ),
+        Example(
+            "Switched off by the only caller",
+            """
+import torch
+from torch import nn
+
+model = nn.Sequential(nn.Linear(12, 32), nn.ReLU(), nn.Linear(32, 4))
+
+
+def evaluate(loader):
+    model.eval()
+    return sum((model(x).argmax(1) == y).sum().item() for x, y in loader)
+
+
+def main(loader):
+    with torch.inference_mode():
+        print(evaluate(loader))
+""",
+        ),
+        Example(
+            "Gradients with respect to the input",
+            """
+import torch
+from torch import nn
+
+model = nn.Sequential(nn.Linear(12, 32), nn.ReLU(), nn.Linear(32, 1))
+
+
+def saliency(loader):
+    model.eval()
+    maps = []
+    for x, _ in loader:
+        x.requires_grad_(True)
+        score = model(x).sum()
+        (gradient,) = torch.autograd.grad(score, x)
+        maps.append(gradient)
+    return maps
+""",
+        ),
+        Example(
+            "The result is part of a loss",
+            """
+import torch
+from torch import nn
+
+encoder = nn.Linear(12, 4)
+head = nn.Linear(4, 4)
+optimizer = torch.optim.SGD([*encoder.parameters(), *head.parameters()], lr=0.1)
+
+
+def predict(x):
+    encoder.eval()
+    return encoder(x)
+
+
+def train(loader):
+    for x, y in loader:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(head(predict(x)), y).backward()
+        optimizer.step()
+""",
+        ),
+        Example(
+            "Switched off as a statement",
+            """
+import torch
+from torch import nn
+
+model = nn.Sequential(nn.Linear(12, 32), nn.ReLU(), nn.Linear(32, 4))
+
+
+def main(loader):
+    torch.set_grad_enabled(False)
+    model.eval()
+    for x, _ in loader:
+        print(model(x).argmax(1))
+""",
+        ),
+    ),
+)
+
+
+def detect(trace: Trace) -> Iterator[Hit]:
+    for forward in trace.forwards:
+        if True not in forward.grad or forward.pass_ in trace.used or forward.through in ("loss", "entry"):
+            continue
+        if {mode.name for mode in forward.modes} != {"eval"} or not trace.repeats(forward):
+            continue
+        leaves = forward.pass_ in trace.escaped_passes
+        if leaves and forward.pass_ not in trace.stored_passes:
+            continue  # whoever receives it may still differentiate it
+        switched = _switch(trace, forward)
+        site = _site(forward, switched)
+        yield Hit(
+            site,
+            Severity.WARNING,
+            weaker(grade(int(forward.belief)), grade(int(leaves))),
+            f"this evaluation of {called(forward.module, 'the model')} records a graph that nothing "
+            "uses: it needs about the memory of training. Switch autograd off with torch.no_grad().",
+            _chain(trace, forward, switched),
+            frozenset({("pass", forward.pass_)}),
+            None if _trains_inside(trace, forward) else (forward, _nothing_leaves(trace, forward)),
+        )
+
+
+def _switch(trace: Trace, forward: Forward) -> ModeChange | None:
+    """The eval() that put the module in eval mode."""
+    places = {mode.place for mode in forward.modes if mode.name == "eval"}
+    changes = (
+        change
+        for change in trace.of(ModeChange)
+        if change.order < forward.order and change.to == "eval" and change.place in places
+    )
+    return max(changes, key=lambda change: change.order, default=None)
+
+
+def _site(forward: Forward, switched: ModeChange | None) -> Place:
+    """In the function that chose to evaluate: a helper below it may be right for training as well."""
+    if switched is None:
+        return forward.place
+    frames = frames_of(forward)
+    shared = [frame for frame in frames_of(switched) if frame in frames]
+    if not shared or len(frames) - 1 - frames.index(shared[-1]) != 1:
+        return forward.place  # the same function, or so far away that the forward itself says more
+    return call_in_frame(forward, shared[-1])
+
+
+def _nothing_leaves(trace: Trace, forward: Forward) -> bool:
+    """No value with this graph is kept, escapes or is returned: then only memory changes without it."""
+    if forward.pass_ in trace.escaped_passes or forward.pass_ in trace.stored_passes:
+        return False
+    return not any(forward.pass_ in event.passes for event in trace.of(Returned))
+
+
+def _trains_inside(trace: Trace, forward: Forward) -> bool:
+    """The innermost loop also holds a training forward: no_grad around it would end training."""
+    loop = next((t.loop.place for t in reversed(forward.loops) if not t.loop.is_call), None)
+    return any(
+        turn.loop.place == loop for p in trace.used if p in trace.passes for turn in trace.passes[p].loops
+    )
+
+
+def _chain(trace: Trace, forward: Forward, switched: ModeChange | None) -> tuple[Evidence, ...]:
+    links: list[Evidence] = []
+    if switched is not None:
+        links += step(switched.place, "eval() changes layers, it does not switch autograd off")
+    loop = next((t.loop for t in reversed(forward.loops) if not t.loop.is_call), None)
+    if loop is not None:
+        links += step(loop.place, "each turn of this loop records a graph")
+    links += step(forward.place, "the forward; no backward of the run reaches it")
+    for backward in trace.backwards[:1]:
+        links += step(backward.place, "the training backward uses other forwards")
+    return distinct(links)
+
+
+def fixes(hit: Hit, file: SourceFile) -> Iterator[Fix]:
+    title = "Switch autograd off around the loop: with torch.no_grad()"
+    if not isinstance(hit.facts, tuple):
+        yield Fix("Switch autograd off around the evaluation", Safety.ADVICE, ())
+        return
+    forward, is_closed = hit.facts
+    loop = _loop_around(file, hit.place, forward)
+    if loop is None:
+        yield Fix(title, Safety.ADVICE, ())
+        return
+    torch_name, import_edit = name_for_module(file, "torch")
+    edits = indent_under(file, loop, f"with {torch_name}.no_grad():")
+    if edits is None:
+        yield Fix(title, Safety.ADVICE, ())
+        return
+    safety = Safety.SAFE if is_closed else Safety.UNSAFE
+    yield Fix(title, safety, edits if import_edit is None else (import_edit, *edits))
+
+
+def _loop_around(file: SourceFile, place: Place, forward: Forward) -> nodes.Span | None:
+    """The innermost loop statement that holds the finding; its comprehension's statement else."""
+    if place.path != file.path:
+        return None
+    loops = [t.loop for t in forward.loops if not t.loop.is_call]
+    if loops and loops[-1].kind is LoopKind.COMPREHENSION:
+        found = innermost_statement(file.module, place.span)
+        is_simple = found is not None and isinstance(
+            found[0], nodes.Assign | nodes.ExprStmt | nodes.AugAssign
+        )
+        return found[1] if found is not None and is_simple else None
+    inner = None
+    for statement, span in statements(file.module):
+        is_loop = isinstance(statement, nodes.For | nodes.While)
+        if is_loop and span.line <= place.span.line and place.span.end_line <= span.end_line:
+            inner = span
+    return inner

@@ -1,0 +1,393 @@
+"""unscaled-accumulation: a window of micro-batches is summed where its mean is meant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from torchwise_analysis.findings import Confidence, Evidence, Fix, Place, Safety, Severity
+from torchwise_analysis.fixes import (
+    SourceFile,
+    expressions,
+    innermost_expression,
+    statements,
+    wrap,
+)
+from torchwise_analysis.interp.abstract.events import Backward, Clip, Step
+from torchwise_analysis.interp.abstract.loops import Loop, LoopKind
+from torchwise_analysis.interp.abstract.trace import Trace
+from torchwise_analysis.policy import weaker
+from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
+from torchwise_analysis.rules._reading import belief_in, called, distinct, grade, step
+from torchwise_analysis.source import nodes
+
+WRONG = """
+import torch
+from torch import nn
+
+model = nn.Linear(12, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+accumulate = 4
+
+
+def train(loader):
+    optimizer.zero_grad()
+    for i, (x, y) in enumerate(loader):
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        ^^^^^^^^^^^^^^^ unscaled-accumulation error certain
+        if (i + 1) % accumulate == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+
+RIGHT = """
+import torch
+from torch import nn
+
+model = nn.Linear(12, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+accumulate = 4
+
+
+def train(loader):
+    optimizer.zero_grad()
+    for i, (x, y) in enumerate(loader):
+        loss = nn.functional.cross_entropy(model(x), y)
+        (loss / accumulate).backward()
+        if (i + 1) % accumulate == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+
+RULE = Rule(
+    code="TW501",
+    name="unscaled-accumulation",
+    category=Category.ACCUMULATION,
+    severity=Severity.ERROR,
+    claim=(
+        "The gradients of several micro-batches add up before one step, and nothing divides by their number."
+    ),
+    cost=(
+        "The loss is a mean over the micro-batch, so the sum over a window of N is N times the gradient "
+        "of the large batch that was meant. With SGD the learning rate is N times too high; with "
+        "clipping nearly every step is clipped; with Adam the scale mostly cancels, but epsilon and "
+        "clipping see it. Changing N to fit another GPU silently changes the training."
+    ),
+    wrong=Example("A window without a division", WRONG, fixed=RIGHT),
+    right=Example("Divided by the window", RIGHT),
+    silent=(
+        "the loss or its gradients are divided (or multiplied by a fraction) on the way, also through "
+        "aliases, attributes and helpers",
+        'the loss is a sum (`reduction="sum"`), to be divided by a total',
+        "gradients are cleared between the backwards, so that nothing accumulates (several critics' "
+        "steps, lazy regularisation)",
+        "several different losses of one batch: they are meant to add up",
+        "a framework divides (Accelerate, an engine, a Trainer), decided by the object whose backward runs",
+    ),
+    grading=(
+        "Error with SGD or when gradients are clipped, warning with Adam and its kin without clipping. "
+        "Certain when loss and optimizer are resolved, likely when one is only taken for what it seems "
+        "to be."
+    ),
+    fix=(
+        "`(loss / N).backward()` when the window is written as a test against a plain name or number "
+        "that is bound there, and only when nothing else scales the loss. Unsafe: it changes the "
+        "effective learning rate."
+    ),
+    references=(
+        Reference(
+            "AMP examples: Gradient accumulation",
+            "https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-accumulation",
+        ),
+        Reference(
+            "Accelerate: Gradient accumulation",
+            "https://huggingface.co/docs/accelerate/usage_guides/gradient_accumulation",
+        ),
+        Reference(
+            "agokrani/distillKitPlus#5: Normalize Loss by Gradient Accumulation Steps Absent",
+            "https://github.com/agokrani/distillKitPlus/issues/5",
+        ),
+        Reference(
+            "hirofumi0810/neural_sp#168: accum_grad loss error",
+            "https://github.com/hirofumi0810/neural_sp/issues/168",
+        ),
+    ),
+    examples=(
+        Example(
+            "An early continue, a loss in one expression, Adam",
+            """
+import torch
+from torch import nn
+
+model = nn.Linear(12, 4)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+
+
+def train(loader, accumulate):
+    optimizer.zero_grad()
+    for i, (x, y) in enumerate(loader):
+        nn.functional.cross_entropy(model(x), y).backward()
+        ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ unscaled-accumulation warning certain
+        if (i + 1) % accumulate != 0:
+            continue
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+        ),
+        Example(
+            "A counter instead of a modulo",
+            """
+import torch
+from torch import nn
+
+model = nn.Linear(12, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def train(loader, accumulate):
+    seen = 0
+    optimizer.zero_grad()
+    for x, y in loader:
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        ^^^^^^^^^^^^^^^ unscaled-accumulation error certain
+        seen += 1
+        if seen == accumulate:
+            optimizer.step()
+            optimizer.zero_grad()
+            seen = 0
+""",
+        ),
+        Example(
+            "The factor is a configured fraction",
+            """
+import torch
+from torch import nn
+
+model = nn.Linear(12, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+class Config:
+    accumulate = 4
+
+
+def train(loader):
+    scale = 1.0 / Config.accumulate
+    optimizer.zero_grad()
+    for i, (x, y) in enumerate(loader):
+        loss = nn.functional.cross_entropy(model(x), y) * scale
+        loss.backward()
+        if (i + 1) % Config.accumulate == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+""",
+        ),
+        Example(
+            "Two losses of one batch add up on purpose",
+            """
+import torch
+from torch import nn
+
+model = nn.Linear(12, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def train(loader):
+    for x, y in loader:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        model(x).pow(2).mean().backward()
+        optimizer.step()
+""",
+        ),
+        Example(
+            "The critic steps on every batch, the generator on every fifth",
+            """
+import torch
+from torch import nn
+
+G, D = nn.Linear(8, 12), nn.Linear(12, 1)
+opt_g = torch.optim.SGD(G.parameters(), lr=0.1)
+opt_d = torch.optim.SGD(D.parameters(), lr=0.1)
+
+
+def train(loader):
+    for i, real in enumerate(loader):
+        noise = torch.randn(16, 8)
+        opt_d.zero_grad()
+        (D(G(noise).detach()).mean() - D(real).mean()).backward()
+        opt_d.step()
+        if i % 5 == 0:
+            opt_g.zero_grad()
+            (-D(G(noise)).mean()).backward()
+            opt_g.step()
+""",
+        ),
+        Example(
+            "Gradients are divided before the step",
+            """
+import torch
+from torch import nn
+
+model = nn.Linear(12, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def train(loader, accumulate):
+    optimizer.zero_grad()
+    for i, (x, y) in enumerate(loader):
+        nn.functional.cross_entropy(model(x), y).backward()
+        if (i + 1) % accumulate == 0:
+            for p in model.parameters():
+                p.grad.div_(accumulate)
+            optimizer.step()
+            optimizer.zero_grad()
+""",
+        ),
+    ),
+)
+
+# Their update divides by a running norm of the gradient, so that a constant factor cancels up to epsilon.
+_SCALE_FREE = (
+    "Adam",
+    "AdamW",
+    "NAdam",
+    "RAdam",
+    "Adamax",
+    "Adagrad",
+    "Adafactor",
+    "RMSprop",
+    "Lion",
+    "Adam8bit",
+    "AdamW8bit",
+)
+
+
+def detect(trace: Trace) -> Iterator[Hit]:
+    runs: dict[Place, list[Backward]] = {}
+    for backward in trace.backwards:
+        runs.setdefault(backward.place, []).append(backward)
+    for one in trace.steps:
+        if one.via == "closure":
+            continue
+        for atom in one.before:
+            if atom.applied or atom.divided:
+                continue
+            for place, count in sorted(atom.sites):
+                backwards = [b for b in runs.get(place, ()) if b.order < one.order]
+                if count > 1 and backwards and all(_is_plain(b, one) for b in backwards):
+                    yield _hit(trace, one, backwards[-1])
+
+
+def _is_plain(backward: Backward, one: Step) -> bool:
+    """A backward of a mean, scaled by nobody, whose repetition makes the window of `one`."""
+    loss = backward.loss
+    if (
+        loss is None
+        or loss.reduction == "sum"
+        or loss.divided
+        or backward.divides
+        or backward.how == "managed"
+    ):
+        return False
+    inner = _inner_loops(backward, one)
+    if inner:  # the window is a loop of its own: chunks of one batch, never elements or heads
+        return all(loop.kind in (LoopKind.CHUNKS, LoopKind.BATCHES) for loop in inner)
+    return not (backward.loops and backward.loops[-1].loop.is_call)
+
+
+def _inner_loops(backward: Backward, one: Step) -> Sequence[Loop]:
+    outer = {turn.loop.place for turn in one.loops}
+    return tuple(turn.loop for turn in backward.loops if turn.loop.place not in outer)
+
+
+def _hit(trace: Trace, one: Step, backward: Backward) -> Hit:
+    name = called(one.optimizer, "the optimizer")
+    scale_free = one.optimizer.type_name.rpartition(".")[2] in _SCALE_FREE
+    is_clipped = any(one.optimizer.id in clip.before for clip in trace.of(Clip))
+    is_mild = scale_free and not is_clipped
+    cost = (
+        "clipping and epsilon see gradients N times too large"
+        if scale_free
+        else "the learning rate is N times too high"
+    )
+    return Hit(
+        backward.place,
+        Severity.WARNING if is_mild else Severity.ERROR,
+        _confidence(one, backward),
+        f"the gradients of N micro-batches are summed before each step of {name} and nothing divides by "
+        f"N: {cost}. Divide the loss by N.",
+        _chain(trace, one, backward),
+        frozenset({("window", backward.place)}),
+        (one, backward),
+    )
+
+
+def _confidence(one: Step, backward: Backward) -> Confidence:
+    unseen_reduction = int(backward.loss is None or backward.loss.reduction is None)
+    return weaker(grade(min(belief_in(one.optimizer), 1)), grade(unseen_reduction))
+
+
+def _chain(trace: Trace, one: Step, backward: Backward) -> tuple[Evidence, ...]:
+    links = [Evidence(backward.place, "this backward runs several times before each step")]
+    for guard in one.scene.guards[-1:]:
+        links += step(guard.place, "the window: this test decides when to step")
+    links += step(one.place, "this step uses the sum of all of them")
+    for clear in trace.clears:
+        if clear.optimizer.id == one.optimizer.id:
+            links += step(clear.place, "the window ends here: gradients are cleared")
+    if backward.loss is not None:
+        for factor in sorted(backward.loss.factors, key=lambda f: f.place.span):
+            links += step(factor.place, "this factor does not make up for the window")
+    return distinct(links)[:6]
+
+
+def fixes(hit: Hit, file: SourceFile) -> Iterator[Fix]:
+    if not isinstance(hit.facts, tuple):
+        return
+    one, backward = hit.facts
+    title = "Divide the loss by the window (changes training)"
+    window = _window_text(file, one, backward)
+    found = innermost_expression(file.module, backward.place.span, nodes.Call)
+    if window is None or found is None or backward.how != "tensor" or backward.loss.factors:
+        yield Fix(title, Safety.ADVICE, ())
+        return
+    call, span = found
+    receiver = (
+        call.func.value if isinstance(call, nodes.Call) and isinstance(call.func, nodes.Attribute) else None
+    )
+    if not isinstance(receiver, nodes.Name | nodes.Attribute | nodes.Call | nodes.Subscript):
+        yield Fix(title, Safety.ADVICE, ())
+        return
+    place = Place(file.path, receiver.span.shifted(span.line - call.span.line))
+    yield Fix(title, Safety.UNSAFE, wrap(place, "(", f" / {window})"))
+
+
+def _window_text(file: SourceFile, one: Step, backward: Backward) -> str | None:
+    """N as written in the window's test, when it is a plain name, attribute or number of the function."""
+    if (
+        one.place.path != file.path
+        or backward.place.path != file.path
+        or one.scene.frame != backward.scene.frame
+    ):
+        return None
+    loop = next((t.loop.place.span for t in reversed(backward.loops) if not t.loop.is_call), None)
+    found: str | None = None
+    for statement, span in statements(file.module):
+        if not isinstance(statement, nodes.If) or loop is None or not _within(span, loop):
+            continue
+        shift = span.line - statement.span.line
+        for expression in (statement.test, *expressions(statement.test)):
+            if isinstance(expression, nodes.Binary) and expression.op == "%":
+                right = expression.right
+                if isinstance(right, nodes.Name | nodes.Attribute | nodes.Constant):
+                    text = file.slice(right.span.shifted(shift))
+                    if found not in (None, text):
+                        return None  # two windows: which of them is meant is not known
+                    found = text
+    return found
+
+
+def _within(inner: nodes.Span, outer: nodes.Span) -> bool:
+    return outer.line <= inner.line and inner.end_line <= outer.end_line
