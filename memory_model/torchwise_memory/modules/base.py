@@ -104,7 +104,7 @@ class Module:
         self.forward_override = None
         self.program_class = None
 
-    def init(self, w: World) -> None:
+    def init(self, w: World, *args: Any, **kwargs: Any) -> None:
         """`__init__`. Subclasses have torch's parameters after the world."""
 
     @visible("forward")
@@ -213,6 +213,14 @@ class Module:
         """Registers `torch.nn.Parameter(torch.empty(shape, device=device, dtype=dtype))`."""
         made = Parameter(new_tensor(w, shape, device, dtype, StorageKind.WEIGHTS))
         self.parameters[name] = made
+        return made
+
+    def adopt_parameter(self, name: str, tensor: object) -> Parameter:
+        """Registers a tensor that the program made, wrapped if need be."""
+        if not isinstance(tensor, Tensor):
+            raise Unsupported(self.native_name, f"{name} is not known")
+        made = tensor if isinstance(tensor, Parameter) else Parameter(tensor)
+        self._register_parameter(name, made)
         return made
 
     def _register_parameter(self, name: str, parameter: Parameter | None) -> None:
@@ -424,7 +432,7 @@ class Module:
     def load_state_dict(
         self, w: World, state_dict: Mapping[str, object], strict: bool = True, assign: bool = False
     ) -> tuple[list[str], list[str]]:
-        """Copies values: memory changes with `assign=True` only. Returns (missing, unexpected), both empty."""
+        """Copies values: memory changes with `assign=True` only. Returns (missing, unexpected), empty."""
         if assign:
             for name, parameter in list(self.walk_parameters()):
                 loaded = state_dict.get(name)

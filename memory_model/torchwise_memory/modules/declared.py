@@ -1,4 +1,4 @@
-"""Modules that only remember options and hand them to one function: activations, dropout, pooling, losses ..."""
+"""Modules that remember options and hand them to one function: activations, dropout, pooling, losses ..."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def declared(
     training: bool = False,
     fixed: Mapping[str, object] | None = None,
 ) -> type[Declared]:
-    """A module class `torch.nn.<name>` whose constructor takes `options` with these defaults, in this order."""
+    """A module class `torch.nn.<name>` whose constructor takes `options` with these defaults, in order."""
     renames = renamed or {}
     return type(
         name,

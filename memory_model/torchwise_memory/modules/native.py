@@ -41,7 +41,8 @@ class NativeClass:
     name: qualified. bases: qualified names of native bases. params: of `__init__`, without `self`.
     make(): the bare object, before `__init__`; construct(w, self, *args, **kwargs): `__init__`.
     attributes and methods include inherited ones; a method's `call` is (w, self, *args, **kwargs), its params
-    begin after `self`. statics are called on the class: (w, *args, **kwargs). Special methods go by their names ("__len__", "__getitem__", "__call__" ...).
+    begin after `self`. statics are called on the class: (w, *args, **kwargs). Special methods go by their
+    names ("__len__", "__getitem__", "__call__" ...). host: the Python class, for `isinstance` of ours only.
     """
 
     name: str
