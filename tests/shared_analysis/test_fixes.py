@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from torchwise_analysis.findings import Confidence, Edit, Finding, Fix, Place, Safety, Severity
 from torchwise_analysis.fixes import (
     OverlappingEditsError,

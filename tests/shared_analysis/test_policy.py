@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from torchwise_analysis.findings import Confidence, Finding, Place, Severity
 from torchwise_analysis.policy import (
     STRICT_FAILURE,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from torchwise_analysis.findings import Also, Confidence, Finding, Place, Severity
 from torchwise_analysis.fixes import SourceFile, apply_edits
 from torchwise_analysis.settings import Settings
@@ -23,12 +24,16 @@ def finding(rule: str, line: int, end_line: int | None = None, also: tuple[Also,
     return Finding("TW000", rule, Severity.ERROR, Confidence.CERTAIN, rule, place, also=also)
 
 
-def check(text: str, *findings: Finding, settings: Settings | None = None, **options):
+def check(
+    text: str,
+    *findings: Finding,
+    settings: Settings | None = None,
+    enabled: frozenset[str] = ALL,
+    is_complete: bool = True,
+) -> tuple[list[str], list[Finding], SourceFile]:
     """Rules left, rules of hints, and the file after all removing fixes (last fix of each hint)."""
     file = SourceFile("a.py", text)
-    left, silenced = apply(
-        file, findings, settings or Settings(), NAMES, options.pop("enabled", ALL), **options
-    )
+    left, silenced = apply(file, findings, settings or Settings(), NAMES, enabled, is_complete)
     hints = [f for f in left if f.severity is Severity.HINT]
     kept = [f.rule for f in left if f.severity is not Severity.HINT]
     assert len(kept) + silenced == len(findings)

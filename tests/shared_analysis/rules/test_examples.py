@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from torchwise_analysis.findings import Finding, Safety
 from torchwise_analysis.fixes import SourceFile, apply_edits, is_offerable
 from torchwise_analysis.interp.abstract import run

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from torchwise_analysis.rules import all_rules, explain
+from torchwise_analysis.rules._framework import RegisteredRule
 from torchwise_analysis.rules.pages import drift, main, pages
 
 DOCS = Path(__file__).parents[3] / "docs" / "rules"
@@ -32,7 +34,7 @@ def test_drift_names_missing_stale_and_extra_pages(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("entry", all_rules(), ids=lambda entry: entry.rule.name)
-def test_explain_answers_to_name_and_code(entry) -> None:
+def test_explain_answers_to_name_and_code(entry: RegisteredRule) -> None:
     page = explain(entry.rule.name)
     assert page is not None
     assert page == explain(entry.rule.code) == explain(entry.rule.code.lower())

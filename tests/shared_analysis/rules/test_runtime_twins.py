@@ -1,0 +1,302 @@
+"""Condition 6 of docs/policy.md: each kind of edit is executed, old and new code side by side.
+
+A safe edit must leave losses and weights equal; an unsafe one must change training exactly as intended: to
+what a hand-written reference computes.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from torchwise_analysis.findings import Safety
+from torchwise_analysis.fixes import SourceFile, apply_edits
+from torchwise_analysis.interp.abstract import run
+from torchwise_analysis.names.project import Project
+from torchwise_analysis.rules import all_rules, judge
+from torchwise_analysis.settings import Settings
+
+pytestmark = pytest.mark.torch
+torch = pytest.importorskip("torch")
+
+HEAD = """\
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+data = TensorDataset(torch.randn(48, 12), torch.randint(0, 4, (48,)))
+loader = DataLoader(data, batch_size=8)
+"""
+
+RETAINED = (
+    HEAD
+    + """\
+model = nn.Linear(12, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+losses = []
+total = 0.0
+for epoch in range(30):
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        {store}
+"""
+)
+
+NO_GRAD = (
+    HEAD
+    + """\
+model = nn.Sequential(nn.Linear(12, 16), nn.Dropout(0.5), nn.Linear(16, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+losses = []
+for epoch in range(30):
+    model.train()
+    for x, y in loader:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    model.eval()
+    for x, y in loader:
+        losses.append(nn.functional.cross_entropy(model(x), y).item())
+"""
+)
+
+ZERO_GRAD = (
+    HEAD
+    + """\
+model = nn.Linear(12, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+losses = []
+for epoch in range(30):
+    for x, y in loader:
+        loss = nn.functional.cross_entropy(model(x), y)
+        {clear}loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+"""
+)
+
+WINDOW_CLEAR = (
+    HEAD
+    + """\
+model = nn.Linear(12, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+losses = []
+for epoch in range(30):
+    for i, (x, y) in enumerate(loader):
+        loss = nn.functional.cross_entropy(model(x), y)
+        (loss / 3).backward()
+        losses.append(loss.item())
+        if (i + 1) % 3 == 0:
+            optimizer.step()
+{clear}"""
+)
+
+EVAL_MODE = (
+    HEAD
+    + """\
+model = nn.Sequential(nn.Linear(12, 16), nn.Dropout(0.5), nn.Linear(16, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+losses = []
+model.train()
+for epoch in range(30):
+    for x, y in loader:
+        optimizer.zero_grad()
+        {train}loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+    model.eval()
+    with torch.no_grad():
+        for x, y in loader:
+            losses.append(nn.functional.cross_entropy(model(x), y).item())
+"""
+)
+
+SOFTMAX = (
+    HEAD
+    + """\
+model = nn.Linear(12, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+losses = []
+for epoch in range(30):
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy({scores}, y)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+"""
+)
+
+BEST_STATE = (
+    HEAD
+    + """\
+model = nn.Linear(12, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=20.0)
+losses = []
+best_loss, best_state, best_bias = float("inf"), None, None
+for epoch in range(30):
+    for x, y in loader:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    with torch.no_grad():
+        score = sum(nn.functional.cross_entropy(model(x), y).item() for x, y in loader)
+    if score < best_loss:
+        best_loss, best_bias = score, model.bias.tolist()
+        best_state = {state}
+    losses.append(score)
+model.load_state_dict(best_state)
+"""
+)
+
+WINDOW_SCALE = (
+    HEAD
+    + """\
+model = nn.Linear(12, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+window = 3
+losses = []
+for epoch in range(30):
+    optimizer.zero_grad()
+    for i, (x, y) in enumerate(loader):
+        loss = nn.functional.cross_entropy(model(x), y)
+        {backward}
+        losses.append(loss.item())
+        if (i + 1) % window == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+)
+
+
+def fixed(text: str, rule: str, title: str = "") -> tuple[str, Safety]:
+    """The text after the first fix of the only finding of `rule` whose title contains `title`."""
+    file = SourceFile("/nowhere/twin.py", text)
+    result = judge(run(file.module, Project([])), file, Settings())
+    (finding,) = [found for found in result.findings if found.rule == rule]
+    fix = next(fix for fix in finding.fixes if title in fix.title)
+    assert fix.edits
+    return apply_edits(file, fix.edits), fix.safety
+
+
+def execute(text: str) -> dict[str, Any]:
+    """The names of the program after it ran."""
+    names: dict[str, Any] = {}
+    exec(compile(text, "twin.py", "exec"), names)
+    return names
+
+
+def weights(names: dict[str, Any]) -> list[Any]:
+    return [parameter.detach().clone() for parameter in names["model"].parameters()]
+
+
+def same(first: dict[str, Any], second: dict[str, Any]) -> bool:
+    """Bitwise equal losses and weights."""
+    losses = [[float(each) for each in names["losses"]] for names in (first, second)]
+    pairs = zip(weights(first), weights(second), strict=True)
+    return losses[0] == losses[1] and all(torch.equal(a, b) for a, b in pairs)
+
+
+@pytest.mark.parametrize(
+    "store", ["losses.append(loss)", "total += loss * 2", "losses.append((epoch, loss)[1])"]
+)
+def test_a_detached_value_changes_nothing_but_memory(store: str) -> None:
+    old = RETAINED.format(store=store)
+    new, safety = fixed(old, "retained-graph", "detach")
+    assert safety is Safety.SAFE
+    before, after = execute(old), execute(new)
+    assert same(before, after)
+    assert float(before["total"]) == float(after["total"])
+    kept = [*after["losses"], after["total"]]
+    assert not any(getattr(value, "requires_grad", False) for value in kept)
+    assert any(getattr(value, "requires_grad", False) for value in [*before["losses"], before["total"]])
+
+
+def test_a_number_changes_nothing_but_memory_and_type() -> None:
+    old = RETAINED.format(store="losses.append(loss)")
+    new, safety = fixed(old, "retained-graph", "item")
+    assert safety is Safety.UNSAFE
+    before, after = execute(old), execute(new)
+    assert same(before, after)
+    assert all(isinstance(value, float) for value in after["losses"])
+
+
+def test_no_grad_around_an_evaluation_changes_nothing_but_memory() -> None:
+    new, safety = fixed(NO_GRAD, "unguarded-eval")
+    assert safety is Safety.SAFE
+    assert same(execute(NO_GRAD), execute(new))
+
+
+def test_a_clear_before_backward_gives_plain_gradient_descent() -> None:
+    old = ZERO_GRAD.format(clear="")
+    reference = ZERO_GRAD.format(clear="optimizer.zero_grad()\n        ")
+    new, safety = fixed(old, "missing-zero-grad")
+    assert safety is Safety.UNSAFE
+    assert same(execute(new), execute(reference))
+    assert not same(execute(old), execute(reference))
+
+
+def test_a_clear_behind_the_step_of_a_window_gives_accumulation() -> None:
+    old = WINDOW_CLEAR.format(clear="")
+    reference = WINDOW_CLEAR.format(clear="            optimizer.zero_grad()\n")
+    new, safety = fixed(old, "missing-zero-grad")
+    assert safety is Safety.UNSAFE
+    assert same(execute(new), execute(reference))
+    assert not same(execute(old), execute(reference))
+
+
+def test_train_before_the_forward_gives_training_with_dropout() -> None:
+    old = EVAL_MODE.format(train="")
+    head = "    for x, y in loader:\n        optimizer"
+    reference = EVAL_MODE.replace(head, "    model.train()\n" + head)
+    new, safety = fixed(old, "stuck-eval-mode")
+    assert safety is Safety.UNSAFE
+    assert same(execute(new), execute(reference.format(train="")))
+    assert not same(execute(new), execute(old))
+
+
+@pytest.mark.parametrize(
+    "scores",
+    ["nn.functional.softmax(model(x), dim=1)", "model(x).softmax(dim=1)", "nn.Softmax(dim=1)(model(x))"],
+)
+def test_without_the_softmax_cross_entropy_gets_the_scores(scores: str) -> None:
+    old, reference = SOFTMAX.format(scores=scores), SOFTMAX.format(scores="model(x)")
+    new, safety = fixed(old, "double-softmax")
+    assert safety is Safety.UNSAFE
+    after, before = execute(new), execute(old)
+    assert same(after, execute(reference))
+    assert after["losses"][-1] < before["losses"][-1]
+
+
+@pytest.mark.parametrize("state", ["model.state_dict()", "model.state_dict().copy()"])
+def test_a_deep_copy_keeps_the_best_weights(state: str) -> None:
+    old = BEST_STATE.format(state=state)
+    new, safety = fixed(old, "best-state-aliased")
+    assert safety is Safety.UNSAFE
+    before, after = execute(old), execute(new)
+    assert before["losses"] == after["losses"]
+    assert before["losses"][-1] > min(before["losses"]), "the last epoch must not be the best here"
+    assert before["model"].bias.tolist() != before["best_bias"]
+    assert after["model"].bias.tolist() == after["best_bias"]
+
+
+def test_division_by_the_window_gives_the_mean() -> None:
+    old = WINDOW_SCALE.format(backward="loss.backward()")
+    reference = WINDOW_SCALE.format(backward="(loss / window).backward()")
+    new, safety = fixed(old, "unscaled-accumulation")
+    assert safety is Safety.UNSAFE
+    assert same(execute(new), execute(reference))
+    assert not same(execute(old), execute(reference))
+
+
+def test_every_edit_that_an_example_shows_has_a_twin_here() -> None:
+    """A rule whose edits are not executed above must not offer any."""
+    tested = Path(__file__).read_text(encoding="utf-8")
+    with_edits = [e.rule.name for e in all_rules() if any(x.fixed is not None for x in e.rule.all_examples)]
+    assert [name for name in with_edits if f'"{name}"' not in tested] == []
