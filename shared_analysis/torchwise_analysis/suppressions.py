@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from torchwise_analysis.findings import Confidence, Edit, Finding, Fix, Place, Safety, Severity
-from torchwise_analysis.fixes import SourceFile, insert_at
+from torchwise_analysis.fixes import SourceFile, apply_edits, insert_at
 from torchwise_analysis.settings import Settings, suggestion
 from torchwise_analysis.source.lines import line_starts
 from torchwise_analysis.source.nodes import Span
@@ -83,34 +83,34 @@ def apply(
     names: Mapping[str, str],
     enabled: Collection[str],
     is_complete: bool = True,
+    others: Collection[SourceFile] = (),
 ) -> tuple[tuple[Finding, ...], int]:
     """Findings left after suppressions, with hints about the comments themselves, and how many were silenced.
 
     names: rule name by name and by code. enabled: rules that ran; a comment for another cannot be unused.
-    is_complete: the analysis saw the whole file; else "unused" would be a guess and is not said.
+    is_complete: the analysis saw the whole file; else "unused" would be a guess and is not said. others: files
+    that findings may lie in too; their comments silence, but whether one is unused shows only when they are
+    analysed themselves.
     """
     found = tuple(_suppressions(file, names, settings))
-    honoured = [s for s in found if _is_honoured(s, settings)]
+    honoured = {file.path: [s for s in found if _is_honoured(s, settings)]}
+    for other in others:
+        if any(finding.place.path == other.path for finding in findings):
+            there = _suppressions(other, names, settings)
+            honoured[other.path] = [s for s in there if _is_honoured(s, settings)]
     used: set[Suppression] = set()
-    left: list[Finding] = []
-    silenced = 0
-    for finding in findings:
-        if finding.place.path != file.path:
-            left.append(finding)
-            continue
-        covering = [s for s in honoured if s.covers(finding.rule, finding.place.span)]
+
+    def is_silenced(rule: str, place: Place) -> bool:
+        covering = [s for s in honoured.get(place.path, ()) if s.covers(rule, place.span)]
         used.update(covering)
-        if covering:
-            silenced += 1
-            used.update(s for s in honoured for also in finding.also if s.covers(also.rule, also.place.span))
-            continue
-        kept = []
-        for also in finding.also:
-            also_covering = [s for s in honoured if s.covers(also.rule, also.place.span)]
-            used.update(also_covering)
-            if not also_covering:
-                kept.append(also)
-        left.append(replace(finding, also=tuple(kept)))
+        return bool(covering)
+
+    left: list[Finding] = []
+    for finding in findings:
+        also = tuple(one for one in finding.also if not is_silenced(one.rule, one.place))
+        if not is_silenced(finding.rule, finding.place):
+            left.append(replace(finding, also=also))
+    silenced = len(findings) - len(left)
     hints = _hints(file, found, used, settings, names, enabled, is_complete)
     return (*left, *hints), silenced
 
@@ -136,11 +136,15 @@ def ignore_here(file: SourceFile, finding: Finding, reason: str = "") -> Fix:
         if match and match["kind"] == "ignore" and match["names"] is not None:
             edit = insert_at(file, line, comment.column + match.end("names"), f", {finding.rule}")
             return Fix(f"Ignore {finding.rule} here", Safety.SAFE, (edit,))
-    if file.line(line).endswith("\\"):  # nothing may follow a continuation; its statement ends further down
-        line = finding.place.span.end_line
-    text = file.line(line)
     tail = f" -- {reason}" if reason else ""
-    edit = insert_at(file, line, len(text.rstrip()), f"  # torchwise: ignore[{finding.rule}]{tail}")
+    comment_text = f"# torchwise: ignore[{finding.rule}]{tail}"
+    for line in (finding.place.span.line, finding.place.span.end_line):
+        edit = insert_at(file, line, len(file.line(line).rstrip()), f"  {comment_text}")
+        # Behind a continuation or inside a string it would be no comment; then the last line has to do.
+        if any(
+            c.line == line and c.text.endswith(comment_text) for c in comments(apply_edits(file, (edit,)))
+        ):
+            break
     return Fix(f"Ignore {finding.rule} here", Safety.SAFE, (edit,))
 
 

@@ -112,7 +112,8 @@ def test_a_loop_is_put_under_a_with_and_keeps_blank_lines_and_comments() -> None
     edits = indent_under(file, Span(1, 2, 6, 8), "with torch.no_grad():")
     assert edits is not None
     assert apply_edits(file, edits) == (
-        "def f(m, xs):\n  with torch.no_grad():\n    for x in xs:\n      m(x)  # one\n\n      # two\n      g(x,\n"
+        "def f(m, xs):\n  with torch.no_grad():\n    for x in xs:\n      m(x)  # one\n\n"
+        "      # two\n      g(x,\n"
         "        1)\n  return 1\n"
     )
 

@@ -171,6 +171,7 @@ def test_nothing_is_called_unused_when_its_rule_did_not_run() -> None:
     ("line", "expected"),
     [
         ("xs.append(loss)", "xs.append(loss)  # torchwise: ignore[retained-graph]"),
+        ("x = a # b c", "x = a # b c  # torchwise: ignore[retained-graph]"),
         ("xs.append(loss)  # why", "xs.append(loss)  # why  # torchwise: ignore[retained-graph]"),
         (
             "xs.append(loss)  # torchwise: ignore[unguarded-eval] -- x",
@@ -194,3 +195,19 @@ def test_comments_are_found_in_code_that_does_not_parse() -> None:
         (3, "# three"),
         (5, "# four"),
     ]
+
+
+def test_the_ignoring_fix_uses_the_last_line_when_the_first_ends_in_a_string() -> None:
+    file = SourceFile("a.py", 'xs.append(f("""a\nb""", loss))\n')
+    target = finding("retained-graph", 0, 1)
+    text = apply_edits(file, ignore_here(file, target).edits)
+    assert text == 'xs.append(f("""a\nb""", loss))  # torchwise: ignore[retained-graph]\n'
+    assert check(text, target)[0] == []
+
+
+def test_comments_of_another_file_silence_what_lies_there() -> None:
+    other = SourceFile("b.py", "x = 1  # torchwise: ignore[retained-graph]\n")
+    place = Place("b.py", Span(0, 0, 0, 1))
+    there = Finding("TW101", "retained-graph", Severity.ERROR, Confidence.CERTAIN, "", place)
+    left, silenced = apply(SourceFile("a.py", "y = 1\n"), [there], Settings(), NAMES, ALL, others=[other])
+    assert (left, silenced) == ((), 1)

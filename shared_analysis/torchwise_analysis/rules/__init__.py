@@ -104,6 +104,7 @@ def judge(
         _names(),
         {entry.rule.name for entry in chosen},
         is_complete=not trace.silence.fuel_spent and not failures,
+        others=others,
     )
     statistics = Statistics(len(chosen), hits, len(judged) - len(folded), suppressed, trace.silence)
     return CheckResult(kept, statistics, tuple(failures))
