@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 
-from torchwise_server.lsp.isolation import isolate
-
 if __name__ == "__main__":
-    isolate()  # -m puts the current folder on the path, where a workspace could shadow any module
+    # -m puts the current folder first on the path, where a workspace could shadow any module
+    is_safe = sys.flags.isolated or getattr(sys.flags, "safe_path", False)
+    if not is_safe:
+        del sys.path[0]
     from torchwise_server.cli import main
 
     sys.exit(main())

@@ -20,7 +20,7 @@ def run(words: list[str]) -> int:
     """Print the page."""
     parser = Parser("explain", _DESCRIPTION, _EPILOG)
     parser.add_argument("rule", metavar="RULE", help="a rule's name or code; `torchwise rules` lists them")
-    parser.add_argument("--format", choices=("text", "markdown"), default="text", help="default: text")
+    parser.add_argument("--format", choices=("text", "markdown"), default="text", help="default: text on a terminal")
     options = parser.parse(words)
 
     from torchwise_analysis.rules import all_rules, explain
@@ -30,10 +30,11 @@ def run(words: list[str]) -> int:
         names = [entry.rule.name for entry in all_rules()]
         hint = suggestion(options.rule, names) or "; `torchwise rules` lists them"
         raise UsageError(f"no rule is called {options.rule!r}{hint}")
-    if options.format == "markdown":
+    console = report_console()
+    if options.format == "markdown" or not console.is_terminal:
         say(page)
         return Exit.OK
     from rich.markdown import Markdown
 
-    report_console().print(Markdown(page))
+    console.print(Markdown(page))
     return Exit.OK

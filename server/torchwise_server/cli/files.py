@@ -97,7 +97,7 @@ def _walk(folder: Path, finder: SettingsFinder, excluded: list[Skipped]) -> Iter
     for entry in entries:
         path = folder / entry.name
         is_folder = entry.is_dir(follow_symlinks=False)
-        is_link_to_folder = not is_folder and entry.is_dir()
+        is_link_to_folder = entry.is_symlink() and path.is_dir()
         if not is_folder and not is_link_to_folder and not entry.name.endswith(SUFFIXES):
             continue
         pattern = _excluding_pattern(path, loaded.root, patterns)
@@ -107,7 +107,7 @@ def _walk(folder: Path, finder: SettingsFinder, excluded: list[Skipped]) -> Iter
             folders.append(path)
         elif is_link_to_folder:
             excluded.append(Skipped(str(path), "a link to a folder"))
-        elif not entry.is_file():
+        elif not path.is_file():
             excluded.append(Skipped(str(path), "not a regular file"))
         else:
             yield path

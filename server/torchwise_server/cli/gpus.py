@@ -43,7 +43,7 @@ def _chosen(names: list[str]) -> tuple[Gpu, ...]:
     try:
         return tuple(find(name) for name in names) or gpus()
     except UnknownGpuError as error:
-        raise UsageError(str(error)) from None
+        raise UsageError(f"{error}; `torchwise gpus` lists them") from None
 
 
 def _print_gpus(gpus: tuple[Gpu, ...], form: str) -> None:
@@ -93,9 +93,9 @@ def _print_instances(form: str) -> None:
     for header in ("instance", "GPUs", "provider"):
         table.add_column(header, no_wrap=True)
     for instance in instances():
-        table.add_row(
-            Text(instance.name, style="bold"), f"{instance.count:g} × {instance.gpu.name}", instance.provider
-        )
+        # one entry of the table carries no count
+        count = "?" if instance.count is None else f"{instance.count:g}"
+        table.add_row(Text(instance.name, style="bold"), f"{count} × {instance.gpu.name}", instance.provider)
     report_console().print(table)
 
 

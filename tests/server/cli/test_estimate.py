@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.server.cli.conftest import Cli
+
+Validate = Callable[[str, object], None]
+
+
+@pytest.fixture(autouse=True)
+def scripts(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("import torch\nfor x in y: pass\n")
+    (tmp_path / "b.py").write_text("import torch\nfor x in y: pass  # unanswered\n")
+
+
+def test_the_json_is_that_of_the_contract(cli: Cli, validate: Validate) -> None:
+    result = cli("estimate", "a.py", "--format", "json")
+    document = result.json()
+    validate("estimate", document)
+    assert result.status == 0
+    estimate = document["estimates"][0]
+    assert (estimate["path"], estimate["line"], estimate["kind"]) == ("a.py", 2, "training")
+    assert estimate["plan"] == {
+        "micro_batch": {"value": 8, "source": "read", "path": "a.py", "line": 1},
+        "image": {"value": [3, 224, 224], "source": "assumed", "why": "nothing says it"},
+        "seq_len": {"value": None, "source": "unknown"},
+    }
+    gib = 1 << 30
+    interval = {"low": 9 * gib, "point": 10 * gib, "high": 11 * gib}
+    assert estimate["peak"] == {"allocated": interval, "reserved": interval, "device": None}
+    assert estimate["gpus"] == [
+        {"name": "t4", "title": "Tesla T4", "total_bytes": 15 * gib, "verdict": "probably-oom"},
+        {"name": "x", "title": "X", "total_bytes": 80 * gib, "verdict": "fits"},
+    ]
+
+
+def test_jsonl_has_one_object_a_line(cli: Cli) -> None:
+    result = cli("estimate", "a.py", "b.py", "--format", "jsonl")
+    rows = [json.loads(line) for line in result.out.splitlines()]
+    assert rows[0]["path"] == "a.py"
+    assert rows[1] == {"problem": {"path": "b.py", "line": 2, "message": "`n` is not known"}}
+
+
+def test_a_file_without_an_answer_is_a_status_of_its_own(cli: Cli, validate: Validate) -> None:
+    result = cli("estimate", "a.py", "b.py", "--format", "json")
+    validate("estimate", result.json())
+    assert result.status == 3
+    assert len(result.json()["estimates"]) == 1
+    assert "b.py:2  no estimate  `n` is not known" in cli("estimate", "b.py").out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--gpu", "t4", "a.py", "--gpu", "h100"], ["a.py", "--gpu", "t4"], ["--gpu", "Tesla T4", "a.py"]],
+)
+def test_gpus_may_stand_before_and_after_files(cli: Cli, arguments: list[str]) -> None:
+    assert cli("estimate", *arguments).status == 0
+
+
+def test_an_unknown_gpu_is_a_mistake(cli: Cli) -> None:
+    result = cli("estimate", "a.py", "--gpu", "rtx-409")
+    assert result.status == 2
+    assert "unknown GPU 'rtx-409'" in result.err
+
+
+def test_a_missing_library_folder_is_a_mistake(cli: Cli) -> None:
+    assert cli("estimate", "a.py", "--site-packages", "nowhere").status == 2
+
+
+def test_library_folders_may_be_repeated(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "x").mkdir()
+    (tmp_path / "y").mkdir()
+    assert cli("estimate", "--site-packages", "x", "a.py", "--site-packages", "y").status == 0
+
+
+@pytest.mark.parametrize(("floor", "status"), [("borderline", 1), ("probably-oom", 1), ("oom", 0)])
+def test_a_verdict_can_fail_the_run(cli: Cli, floor: str, status: int) -> None:
+    assert cli("estimate", "a.py", "--fail-on", floor).status == status
+
+
+def test_nothing_to_estimate(cli: Cli) -> None:
+    assert cli("estimate").status == 2
+    assert cli("estimate", "nothing.py").status == 2
+
+
+def test_the_panel_says_the_answer_and_what_it_rests_on(cli: Cli) -> None:
+    out = cli("estimate", "a.py").out
+    for words in (
+        "training loop  a.py:2",
+        "10.0 GiB peak during the backward pass",
+        "1,000 parameters, 900 trainable",
+        "9.00 GiB – 11.0 GiB",
+        "probably out of memory",
+        "logits (2 tensors)",
+        "3 × 224 × 224  assumed, nothing says it",
+        "CUDA is there",
+        "−5.00 GiB  to 5.00 GiB  checkpoint; time",
+    ):
+        assert words in out
+
+
+def test_an_unknown_peak_is_said_to_be_unknown(cli: Cli) -> None:
+    assert "device     unknown" in cli("estimate", "a.py").out
+
+
+def test_a_workload_is_answered_line_by_line(cli: Cli, tmp_path: Path) -> None:
+    rows = [{"id": "one", "model": "x"}, {"id": 2}]
+    (tmp_path / "w.jsonl").write_text("\n".join(json.dumps(row) for row in rows) + "\n\n")
+    result = cli("estimate", "--format", "jsonl", "--workload", "w.jsonl")
+    answers = [json.loads(line) for line in result.out.splitlines()]
+    assert result.status == 0
+    assert [answer["id"] for answer in answers] == ["one", 2]
+    for answer in answers:
+        assert set(answer["peak"]) == {"allocated", "reserved", "device"}
+        assert answer["verdict"] in {"fits", "probably-fits", "borderline", "probably-oom", "oom", "unknown"}
+
+
+def test_a_workload_line_that_is_no_object_is_named(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "w.jsonl").write_text('{"id": 1}\nnonsense\n[]\n')
+    result = cli("estimate", "--workload", "w.jsonl")
+    assert result.status == 3
+    assert len(result.out.splitlines()) == 1
+    assert "w.jsonl:2" in result.err
+
+
+def test_a_missing_workload_is_a_mistake(cli: Cli) -> None:
+    assert cli("estimate", "--workload", "nothing.jsonl").status == 2
