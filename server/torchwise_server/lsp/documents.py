@@ -68,11 +68,18 @@ class Update(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Shift:
-    """An edit seen from lines: those from `line` on moved by `by`; it led to `version`."""
+    """An edit seen from lines, leading to `version`: those from `first` on moved by `by`, those between
+    `start` and `first` were deleted."""
 
     version: int
-    line: int
+    start: int
+    first: int
     by: int
+
+    def moved(self, line: int) -> int:
+        if line >= self.first:
+            return line + self.by
+        return min(line, self.start)
 
 
 class OpenDocument:
@@ -123,13 +130,14 @@ class OpenDocument:
         self.text.apply(change)
         by = len(self.text.lines) - before
         if by:
-            self._shifts.append(_Shift(self.version + 1, change.start.line + 1, by))
+            first = change.end.line + (1 if change.end.column else 0)
+            self._shifts.append(_Shift(self.version + 1, change.start.line, first, by))
 
     def current_line(self, line: int, version: int) -> int:
         """Where line `line` of an earlier version is now."""
         for shift in self._shifts:
-            if shift.version > version and line >= shift.line:
-                line = max(shift.line, line + shift.by)
+            if shift.version > version:
+                line = shift.moved(line)
         return min(line, len(self.text.lines) - 1)
 
     def resend(self) -> None:
@@ -217,7 +225,7 @@ class OpenNotebook(OpenDocument):
         line = 0
         for cell in self.cells:
             self._starts.append(line)
-            text = without_magics(cell.text)
-            parts.append(text if text.endswith(("\n", "\r")) else text + "\n")
-            line += len(Text(parts[-1]).lines) - 1
+            ends = len(cell.text.lines) > 1 and not cell.text.lines[-1]
+            parts.append(without_magics(cell.text) + ("" if ends else "\n"))
+            line += len(cell.text.lines) - (1 if ends else 0)
         return "".join(parts)

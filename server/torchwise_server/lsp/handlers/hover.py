@@ -46,7 +46,7 @@ def _estimates(ls: TorchwiseServer, document: OpenDocument, place: Position) -> 
     link = link_from(ls.session, document)
 
     def is_here(origin: Origin) -> bool:
-        line = document.current_line(origin.line - 1, answer.version)
+        line = document.current_line(origin.line - 1, answer.made_at)
         return origin.path == document.path and line == place.line
 
     yield from (estimate_hover(estimate, link) for estimate in answer.estimates if is_here(estimate.origin))

@@ -69,7 +69,7 @@ def refresh(ls: TorchwiseServer, document: OpenDocument) -> None:
 def _range(ls: TorchwiseServer, document: OpenDocument, uri: str, estimate: Estimate) -> lsp.Range | None:
     if estimate.origin.path != document.path or document.estimated is None:
         return None
-    line = document.current_line(max(estimate.origin.line - 1, 0), document.estimated.version)
+    line = document.current_line(max(estimate.origin.line - 1, 0), document.estimated.made_at)
     text = document.text.line(line)
     start = len(text) - len(text.lstrip())
     located = document.locate(Place(document.path, Span(line, start, line, len(text))))

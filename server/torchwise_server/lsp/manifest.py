@@ -1,0 +1,89 @@
+"""Writes the settings into the extension's manifest: `python -m torchwise_server.lsp.manifest package.json`.
+
+Settings are declared once, in `options` and in the analysis. A project setting has no default in the
+editor (null): what is not chosen there is left to the project's pyproject.toml.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from dataclasses import Field, fields
+from enum import Enum
+from pathlib import Path
+from typing import cast
+
+from torchwise_analysis.settings import Settings
+from torchwise_server.lsp.options import EDITOR_FIELDS
+
+# What decides the exit status of a run, or which files a folder stands for, means nothing in an editor
+_COMMAND_LINE_ONLY = ("fail_on", "fail_confidence", "exclude", "extend_exclude", "min_confidence")
+
+_CHOICES = {"run_on": ["type", "save"]}
+
+_OF_THE_EXTENSION: dict[str, dict[str, object]] = {
+    "torchwise.interpreter": {
+        "type": "string",
+        "default": "",
+        "scope": "machine-overridable",
+        "markdownDescription": "Python 3.10 or newer that runs the server. Empty: the selected environment if "
+        "it has torchwise, else the one on `PATH`. The analysed code needs none.",
+    },
+    "torchwise.trace.server": {
+        "type": "string",
+        "enum": ["off", "messages", "verbose"],
+        "default": "off",
+        "scope": "window",
+        "description": "Log the messages between the editor and the server.",
+    },
+}
+
+
+def properties() -> dict[str, dict[str, object]]:
+    """The settings as the manifest declares them."""
+    made: dict[str, dict[str, object]] = {}
+    for item in EDITOR_FIELDS:
+        made[_name(item)] = _editor(item)
+    for setting in fields(Settings):
+        if setting.name not in _COMMAND_LINE_ONLY:
+            made[_name(setting)] = _project(setting)
+    return {**made, **_OF_THE_EXTENSION}
+
+
+def render(manifest: str) -> str:
+    """The manifest with its settings up to date."""
+    package = cast("dict[str, dict[str, object]]", json.loads(manifest))
+    package["contributes"]["configuration"] = {"title": "torchwise", "properties": properties()}
+    return json.dumps(package, indent=2, ensure_ascii=False) + "\n"
+
+
+def _name(item: Field[object]) -> str:
+    return "torchwise." + re.sub(r"_(\w)", lambda match: match[1].upper(), item.name)
+
+
+def _editor(item: Field[object]) -> dict[str, object]:
+    kind = "boolean" if isinstance(item.default, bool) else "string"
+    made: dict[str, object] = {"type": kind, "default": item.default, "scope": "resource"}
+    if item.name in _CHOICES:
+        made["enum"] = _CHOICES[item.name]
+    return {**made, "description": item.metadata["help"]}
+
+
+def _project(item: Field[object]) -> dict[str, object]:
+    made: dict[str, object] = {"default": None, "scope": "resource"}
+    if isinstance(item.default, bool):
+        made["type"] = ["boolean", "null"]
+    elif isinstance(item.default, Enum):
+        made["enum"] = [*(member.value for member in type(item.default)), None]
+    elif item.name == "per_file_ignores":
+        names = {"type": "array", "items": {"type": "string"}}
+        made |= {"type": ["object", "null"], "additionalProperties": names}
+    else:
+        made |= {"type": ["array", "null"], "items": {"type": "string"}}
+    return {**made, "markdownDescription": f"{item.metadata['help']} Not set: as in `pyproject.toml`."}
+
+
+if __name__ == "__main__":
+    target = Path(sys.argv[1])
+    target.write_text(render(target.read_text("utf-8")), "utf-8")

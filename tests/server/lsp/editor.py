@@ -1,0 +1,218 @@
+"""An editor for tests: a client with the capabilities of a real one, that waits for events and never sleeps."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest_lsp
+from lsprotocol import types as lsp
+from pytest_lsp.client import LanguageClient, make_test_lsp_client
+
+TIMEOUT_S = 60.0
+
+
+def capabilities(name: str) -> lsp.ClientCapabilities:
+    """What a current release of the editor sends; pytest-lsp's recording of VS Code is of 2022."""
+    made = pytest_lsp.client_capabilities(name)
+    if name == "visual-studio-code":
+        assert made.text_document and made.workspace and made.general
+        made.text_document.diagnostic = lsp.DiagnosticClientCapabilities(related_document_support=False)
+        made.workspace.diagnostics = lsp.DiagnosticWorkspaceClientCapabilities(refresh_support=True)
+        made.general.position_encodings = [lsp.PositionEncodingKind.Utf16]
+        made.notebook_document = lsp.NotebookDocumentClientCapabilities(
+            lsp.NotebookDocumentSyncClientCapabilities(dynamic_registration=True)
+        )
+    return made
+
+
+class Editor:
+    """Documents as the user sees them; positions are in the units of the connection."""
+
+    def __init__(self, client: LanguageClient, name: str) -> None:
+        self.client = client
+        self.name = name
+        self.pulls = False
+        self.encoding: str = "utf-16"
+        self.published: list[lsp.PublishDiagnosticsParams] = []
+        self.lens_refreshes = 0
+        self.stderr: list[str] = []
+        self._news = asyncio.Condition()
+        self._versions: dict[str, int] = {}
+        self._result: lsp.InitializeResult | None = None
+
+    @property
+    def server(self) -> lsp.ServerCapabilities:
+        assert self._result is not None
+        return self._result.capabilities
+
+    async def start(self, options: object = None, folder: Path | None = None) -> None:
+        wanted = capabilities(self.name)
+        self.pulls = wanted.text_document is not None and wanted.text_document.diagnostic is not None
+        folders = [lsp.WorkspaceFolder(folder.as_uri(), folder.name)] if folder else None
+        self._result = await self.client.initialize_session(
+            lsp.InitializeParams(wanted, workspace_folders=folders, initialization_options=options)
+        )
+        self.encoding = str(self.server.position_encoding or "utf-16")
+
+    # ------------------------------------------------------------------ documents
+
+    def open(self, uri: str, text: str) -> None:
+        self._versions[uri] = 1
+        item = lsp.TextDocumentItem(uri, "python", 1, text)
+        self.client.text_document_did_open(lsp.DidOpenTextDocumentParams(item))
+
+    def edit(self, uri: str, start: tuple[int, int], end: tuple[int, int], text: str) -> None:
+        self._versions[uri] += 1
+        event = lsp.TextDocumentContentChangePartial(range(start, end), text)
+        self._change(uri, event)
+
+    def replace(self, uri: str, text: str) -> None:
+        self._versions[uri] += 1
+        self._change(uri, lsp.TextDocumentContentChangeWholeDocument(text))
+
+    def close(self, uri: str) -> None:
+        self.client.text_document_did_close(lsp.DidCloseTextDocumentParams(lsp.TextDocumentIdentifier(uri)))
+
+    def units(self, text: str) -> int:
+        """The width of `text` on this connection."""
+        kinds = {"utf-8": ("utf-8", 1), "utf-16": ("utf-16-le", 2), "utf-32": ("utf-32-le", 4)}
+        codec, width = kinds[self.encoding]
+        return len(text.encode(codec)) // width
+
+    # ------------------------------------------------------------------ answers
+
+    async def diagnostics(self, uri: str) -> list[lsp.Diagnostic]:
+        """Those of the newest version."""
+        if self.pulls:
+            report = await soon(
+                self.client.text_document_diagnostic_async(
+                    lsp.DocumentDiagnosticParams(lsp.TextDocumentIdentifier(uri))
+                )
+            )
+            assert isinstance(report, lsp.RelatedFullDocumentDiagnosticReport)
+            return list(report.items)
+        params = await self.publication(lambda item: item.uri == uri and item.version == self._versions[uri])
+        return list(params.diagnostics)
+
+    async def publication(
+        self, wanted: Callable[[lsp.PublishDiagnosticsParams], bool]
+    ) -> lsp.PublishDiagnosticsParams:
+        found = await self.until(
+            lambda: next((item for item in reversed(self.published) if wanted(item)), None)
+        )
+        assert isinstance(found, lsp.PublishDiagnosticsParams)
+        return found
+
+    async def until(self, condition: Callable[[], object]) -> object:
+        """Wait for messages of the server until `condition` gives something."""
+
+        async def waiting() -> object:
+            async with self._news:
+                while not (value := condition()):
+                    await self._news.wait()
+                return value
+
+        return await soon(waiting())
+
+    async def actions(
+        self, uri: str, where: lsp.Range, items: list[lsp.Diagnostic] | None = None
+    ) -> list[lsp.CodeAction]:
+        params = lsp.CodeActionParams(
+            lsp.TextDocumentIdentifier(uri), where, lsp.CodeActionContext(items or [])
+        )
+        answer = await soon(self.client.text_document_code_action_async(params))
+        return [item for item in answer or () if isinstance(item, lsp.CodeAction)]
+
+    async def resolved(self, action: lsp.CodeAction) -> lsp.CodeAction:
+        return action if action.edit else await soon(self.client.code_action_resolve_async(action))
+
+    async def hover(self, uri: str, line: int, character: int) -> str | None:
+        params = lsp.HoverParams(lsp.TextDocumentIdentifier(uri), lsp.Position(line, character))
+        answer = await soon(self.client.text_document_hover_async(params))
+        if answer is None:
+            return None
+        assert isinstance(answer.contents, lsp.MarkupContent)
+        return answer.contents.value
+
+    async def lenses(self, uri: str) -> list[lsp.CodeLens]:
+        params = lsp.CodeLensParams(lsp.TextDocumentIdentifier(uri))
+        found = await soon(self.client.text_document_code_lens_async(params))
+        return [await soon(self.client.code_lens_resolve_async(lens)) for lens in found or ()]
+
+    async def command(self, name: str, *arguments: object) -> object:
+        return await soon(
+            self.client.workspace_execute_command_async(lsp.ExecuteCommandParams(name, list(arguments)))
+        )
+
+    # ------------------------------------------------------------------ plumbing
+
+    async def heard(self) -> None:
+        async with self._news:
+            self._news.notify_all()
+
+    def _change(self, uri: str, event: lsp.TextDocumentContentChangeEvent) -> None:
+        document = lsp.VersionedTextDocumentIdentifier(self._versions[uri], uri)
+        self.client.text_document_did_change(lsp.DidChangeTextDocumentParams(document, [event]))
+
+
+async def launched(name: str, command: list[str]) -> Editor:
+    """An editor with its server running; `start` says hello."""
+    client = make_test_lsp_client()
+    editor = Editor(client, name)
+
+    @client.feature(lsp.WORKSPACE_CODE_LENS_REFRESH)
+    async def lens_refresh(_: None) -> None:
+        editor.lens_refreshes += 1
+        await editor.heard()
+
+    @client.feature(lsp.CLIENT_REGISTER_CAPABILITY)
+    def registered(_: lsp.RegistrationParams) -> None: ...
+
+    # pytest-lsp's own handlers keep no versions
+    async def published(params: lsp.PublishDiagnosticsParams) -> None:
+        editor.published.append(params)
+        await editor.heard()
+
+    async def logged(params: lsp.LogMessageParams) -> None:
+        client.log_messages.append(params)
+        await editor.heard()
+
+    async def shown(params: lsp.ShowMessageParams) -> None:
+        client.messages.append(params)
+        await editor.heard()
+
+    client.protocol.fm.features[lsp.TEXT_DOCUMENT_PUBLISH_DIAGNOSTICS] = published
+    client.protocol.fm.features[lsp.WINDOW_LOG_MESSAGE] = logged
+    client.protocol.fm.features[lsp.WINDOW_SHOW_MESSAGE] = shown
+    original = client.protocol.fm.features[lsp.PROGRESS]
+
+    async def progressed(params: lsp.ProgressParams) -> None:
+        original(params)
+        await editor.heard()
+
+    client.protocol.fm.features[lsp.PROGRESS] = progressed
+    process_start = client.start_io
+    await process_start(command[0], *command[1:])
+    assert client._server is not None and client._server.stderr is not None
+    if client._stderr_forwarder:
+        client._stderr_forwarder.cancel()
+    client._stderr_forwarder = asyncio.create_task(_listen(editor, client._server.stderr))
+    return editor
+
+
+async def _listen(editor: Editor, stream: asyncio.StreamReader) -> None:
+    while line := await stream.readline():
+        editor.stderr.append(line.decode().rstrip())
+        sys.stderr.buffer.write(line)
+        await editor.heard()
+
+
+async def soon(work):  # type: ignore[no-untyped-def]
+    return await asyncio.wait_for(work, TIMEOUT_S)
+
+
+def range(start: tuple[int, int], end: tuple[int, int]) -> lsp.Range:  # noqa: A001
+    return lsp.Range(lsp.Position(*start), lsp.Position(*end))

@@ -1,0 +1,81 @@
+// Which Python runs the server. The project's own environment is not needed for the analysis, so any
+// Python 3.10 with torchwise will do; nothing of an untrusted workspace is ever started.
+import { execFile } from 'node:child_process';
+import * as path from 'node:path';
+import { promisify } from 'node:util';
+import * as vscode from 'vscode';
+
+const run = promisify(execFile);
+
+export interface Interpreter {
+  readonly python: string;
+  /** Where the choice came from, for the log and the status item. */
+  readonly source: string;
+}
+
+interface PythonExtension {
+  environments?: { getActiveEnvironmentPath(resource?: vscode.Uri): { path: string } };
+}
+
+/** The first candidate that can start the server; undefined if there is none. */
+export async function findInterpreter(
+  launcher: string,
+  log: (line: string) => void,
+): Promise<Interpreter | undefined> {
+  for (const candidate of await candidates()) {
+    const problem = await cannotServe(candidate.python, launcher);
+    if (problem === undefined) {
+      return candidate;
+    }
+    log(`${candidate.python} (${candidate.source}): ${problem}`);
+  }
+  return undefined;
+}
+
+async function candidates(): Promise<Interpreter[]> {
+  const chosen = vscode.workspace.getConfiguration('torchwise').get<string>('interpreter', '').trim();
+  if (chosen) {
+    return [{ python: resolve(chosen), source: 'setting torchwise.interpreter' }];
+  }
+  const found: Interpreter[] = [];
+  // the selected environment may lie in the workspace: not before it is trusted
+  const selected = vscode.workspace.isTrusted ? await selectedEnvironment() : undefined;
+  if (selected) {
+    found.push({ python: selected, source: 'selected Python environment' });
+  }
+  for (const name of process.platform === 'win32' ? ['python', 'py'] : ['python3', 'python']) {
+    found.push({ python: name, source: 'PATH' });
+  }
+  return found;
+}
+
+/** What the Python extension has selected; it is optional. */
+async function selectedEnvironment(): Promise<string | undefined> {
+  const extension = vscode.extensions.getExtension<PythonExtension>('ms-python.python');
+  if (!extension) {
+    return undefined;
+  }
+  try {
+    const api = extension.isActive ? extension.exports : await extension.activate();
+    return api.environments?.getActiveEnvironmentPath(vscode.workspace.workspaceFolders?.[0]?.uri).path;
+  } catch {
+    return undefined;
+  }
+}
+
+function resolve(python: string): string {
+  const folder = vscode.workspace.workspaceFolders?.[0]?.uri.fsPath;
+  const expanded = folder ? python.replaceAll('${workspaceFolder}', folder) : python;
+  return expanded.includes(path.sep) && folder ? path.resolve(folder, expanded) : expanded;
+}
+
+async function cannotServe(python: string, launcher: string): Promise<string | undefined> {
+  try {
+    // in the launcher's folder, so that a relative `python` of the workspace is never meant
+    await run(python, ['-I', launcher, '--help'], { timeout: 20_000, cwd: path.dirname(launcher) });
+    return undefined;
+  } catch (error) {
+    const { stderr, message } = error as { stderr?: string; message: string };
+    return (stderr?.trim() || message).split('\n').at(-1);
+  }
+}
