@@ -15,7 +15,7 @@ export async function activate(context: vscode.ExtensionContext): Promise<void> 
   const output = vscode.window.createOutputChannel('torchwise', { log: true });
   const reports = new Reports();
   const status = new Status();
-  const launcher = context.asAbsolutePath('bundled/launch.py');
+  const launcher = context.asAbsolutePath('launcher/launch.py');
 
   // one start at a time: settings may change while the server is starting
   let turn: Promise<void> = Promise.resolve();

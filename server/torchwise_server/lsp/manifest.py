@@ -17,7 +17,7 @@ from typing import cast
 from torchwise_analysis.settings import Settings
 from torchwise_server.lsp.options import EDITOR_FIELDS
 
-# What decides the exit status of a run, or which files a folder stands for, means nothing in an editor
+# What decides the exit status, or which files a folder stands for, means nothing in an editor
 _COMMAND_LINE_ONLY = ("fail_on", "fail_confidence", "exclude", "extend_exclude", "min_confidence")
 
 _CHOICES = {"run_on": ["type", "save"]}
@@ -27,8 +27,8 @@ _OF_THE_EXTENSION: dict[str, dict[str, object]] = {
         "type": "string",
         "default": "",
         "scope": "machine-overridable",
-        "markdownDescription": "Python 3.10 or newer that runs the server. Empty: the selected environment if "
-        "it has torchwise, else the one on `PATH`. The analysed code needs none.",
+        "markdownDescription": "Python 3.10 or newer that runs the server. Empty: the selected environment "
+        "if it has torchwise, else the one on `PATH`. The analysed code needs none.",
     },
     "torchwise.trace.server": {
         "type": "string",

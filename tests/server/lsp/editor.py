@@ -1,4 +1,4 @@
-"""An editor for tests: a client with the capabilities of a real one, that waits for events and never sleeps."""
+"""An editor for tests: a client that can what a real one can, waits for events and never sleeps."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Editor:
 
     def edit(self, uri: str, start: tuple[int, int], end: tuple[int, int], text: str) -> None:
         self._versions[uri] += 1
-        event = lsp.TextDocumentContentChangePartial(range(start, end), text)
+        event = lsp.TextDocumentContentChangePartial(lsp_range(start, end), text)
         self._change(uri, event)
 
     def replace(self, uri: str, text: str) -> None:
@@ -116,6 +116,10 @@ class Editor:
                 return value
 
         return await soon(waiting())
+
+    async def lens_refresh(self, after: int) -> None:
+        """Wait until the server asked for lenses more than `after` times."""
+        await self.until(lambda: self.lens_refreshes > after)
 
     async def actions(
         self, uri: str, where: lsp.Range, items: list[lsp.Diagnostic] | None = None
@@ -214,5 +218,5 @@ async def soon(work):  # type: ignore[no-untyped-def]
     return await asyncio.wait_for(work, TIMEOUT_S)
 
 
-def range(start: tuple[int, int], end: tuple[int, int]) -> lsp.Range:  # noqa: A001
+def lsp_range(start: tuple[int, int], end: tuple[int, int]) -> lsp.Range:
     return lsp.Range(lsp.Position(*start), lsp.Position(*end))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from lsprotocol import types as lsp
-from tests.server.lsp.editor import Editor, range
+from tests.server.lsp.editor import Editor, lsp_range
 
 BOOK = "file:///project/book.ipynb"
 
@@ -38,9 +38,9 @@ async def test_findings_lie_in_their_cells(editor: Editor) -> None:
     opened(editor, "%matplotlib inline\n!pip install BUG\nx = 1", "", "😋 BUG\n", "y")
     assert await editor.diagnostics(cell(0)) == []
     (found,) = await editor.diagnostics(cell(2))
-    assert found.range == range((0, 3), (0, 6))
+    assert found.range == lsp_range((0, 3), (0, 6))
     assert found.related_information
-    assert found.related_information[0].location == lsp.Location(cell(0), range((0, 0), (0, 1)))
+    assert found.related_information[0].location == lsp.Location(cell(0), lsp_range((0, 0), (0, 1)))
 
 
 async def test_fix_edits_its_cell(editor: Editor) -> None:
@@ -52,13 +52,13 @@ async def test_fix_edits_its_cell(editor: Editor) -> None:
     (change,) = action.edit.document_changes
     assert isinstance(change, lsp.TextDocumentEdit)
     assert change.text_document == lsp.OptionalVersionedTextDocumentIdentifier(cell(1), 1)
-    assert list(change.edits) == [lsp.TextEdit(range((0, 0), (0, 3)), "FIXED")]
+    assert list(change.edits) == [lsp.TextEdit(lsp_range((0, 0), (0, 3)), "FIXED")]
 
 
 async def test_cells_are_typed_in_moved_and_removed(editor: Editor) -> None:
     await editor.start()
     opened(editor, "x", "y")
-    event = lsp.TextDocumentContentChangePartial(range((0, 1), (0, 1)), "\nBUG")
+    event = lsp.TextDocumentContentChangePartial(lsp_range((0, 1), (0, 1)), "\nBUG")
     document = lsp.VersionedTextDocumentIdentifier(2, cell(1))
     changed(
         editor,
@@ -67,7 +67,7 @@ async def test_cells_are_typed_in_moved_and_removed(editor: Editor) -> None:
         ),
     )
     (found,) = await editor.diagnostics(cell(1))
-    assert found.range == range((1, 0), (1, 3))
+    assert found.range == lsp_range((1, 0), (1, 3))
     added = lsp.NotebookCell(lsp.NotebookCellKind.Code, cell(7))
     changed(
         editor,
@@ -79,8 +79,8 @@ async def test_cells_are_typed_in_moved_and_removed(editor: Editor) -> None:
             )
         ),
     )
-    assert [item.range for item in await editor.diagnostics(cell(7))] == [range((1, 0), (1, 3))]
-    assert [item.range for item in await editor.diagnostics(cell(1))] == [range((1, 0), (1, 3))]
+    assert [item.range for item in await editor.diagnostics(cell(7))] == [lsp_range((1, 0), (1, 3))]
+    assert [item.range for item in await editor.diagnostics(cell(1))] == [lsp_range((1, 0), (1, 3))]
     assert await editor.diagnostics(cell(0)) == []
 
 

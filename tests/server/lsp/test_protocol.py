@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from lsprotocol import types as lsp
-from tests.server.lsp.editor import Editor, range, soon
+from tests.server.lsp.editor import Editor, lsp_range, soon
 
 URI = "file:///project/train%20%28copy%29.py"
 EMOJI = "😋é"
@@ -25,7 +25,7 @@ async def test_diagnostic_says_where_why_and_more(editor: Editor) -> None:
     editor.open(URI, f"start\n{EMOJI} BUG\n")
     (found,) = await editor.diagnostics(URI)
     column = editor.units(EMOJI + " ")
-    assert found.range == range((1, column), (1, column + 3))
+    assert found.range == lsp_range((1, column), (1, column + 3))
     assert (found.source, found.code, found.severity) == (
         "torchwise",
         "retained-graph",
@@ -35,7 +35,7 @@ async def test_diagnostic_says_where_why_and_more(editor: Editor) -> None:
     assert found.code_description and found.code_description.href.endswith("/retained-graph.md")
     (link,) = found.related_information or ()
     assert link.message == "the text starts here"
-    assert link.location == lsp.Location(URI, range((0, 0), (0, 1)))
+    assert link.location == lsp.Location(URI, lsp_range((0, 0), (0, 1)))
 
 
 async def test_diagnostics_follow_typing(editor: Editor) -> None:
@@ -57,12 +57,12 @@ async def test_only_line_endings_end_lines(editor: Editor, separator: str) -> No
     await editor.start()
     editor.open(URI, separator.join(["one", "two", "BUG here", "four"]))
     (before,) = await editor.diagnostics(URI)
-    assert before.range == range((2, 0), (2, 3))
+    assert before.range == lsp_range((2, 0), (2, 3))
     editor.edit(URI, (1, 0), (2, 0), "")
     editor.edit(URI, (1, 8), (1, 8), " BUG")
     assert [item.range for item in await editor.diagnostics(URI)] == [
-        range((1, 0), (1, 3)),
-        range((1, 9), (1, 12)),
+        lsp_range((1, 0), (1, 3)),
+        lsp_range((1, 9), (1, 12)),
     ]
 
 
@@ -100,10 +100,10 @@ async def test_edits_carry_the_version_where_the_client_takes_it(editor: Editor)
 async def test_no_actions_elsewhere_or_of_other_kinds(editor: Editor) -> None:
     await editor.start()
     editor.open(URI, "BUG\n\n")
-    assert await editor.actions(URI, range((1, 0), (1, 0))) == []
+    assert await editor.actions(URI, lsp_range((1, 0), (1, 0))) == []
     params = lsp.CodeActionParams(
         lsp.TextDocumentIdentifier(URI),
-        range((0, 0), (0, 3)),
+        lsp_range((0, 0), (0, 3)),
         lsp.CodeActionContext([], only=[lsp.CodeActionKind.Refactor]),
     )
     assert not await soon(editor.client.text_document_code_action_async(params))
@@ -146,7 +146,7 @@ async def _lens(editor: Editor, title: str) -> lsp.CodeLens:
         found = [lens for lens in await editor.lenses(URI) if lens.command and lens.command.title == title]
         if found:
             return found[0]
-        await editor.until(lambda: editor.lens_refreshes > refreshes)
+        await editor.lens_refresh(after=refreshes)
 
 
 async def test_memory_report_is_markdown(editor: Editor) -> None:
@@ -214,7 +214,7 @@ async def test_cancelled_request_is_answered_at_once(editor: Editor) -> None:
     editor.open(URI, "WAIT")
     await editor.until(lambda: "waiting" in editor.stderr)
     params = lsp.CodeActionParams(
-        lsp.TextDocumentIdentifier(URI), range((0, 0), (0, 1)), lsp.CodeActionContext([])
+        lsp.TextDocumentIdentifier(URI), lsp_range((0, 0), (0, 1)), lsp.CodeActionContext([])
     )
     request = editor.client.protocol.send_request(lsp.TEXT_DOCUMENT_CODE_ACTION, params, msg_id="asked")
     editor.client.cancel_request(lsp.CancelParams("asked"))
@@ -277,7 +277,7 @@ async def test_unchanged_diagnostics_are_not_sent_again(editor: Editor) -> None:
     assert (await soon(asked(first.result_id))).kind == "unchanged"
     editor.edit(URI, (0, 0), (0, 0), " ")
     moved = await soon(asked(first.result_id))
-    assert moved.kind == "full" and moved.items[0].range == range((0, 1), (0, 4))
+    assert moved.kind == "full" and moved.items[0].range == lsp_range((0, 1), (0, 4))
 
 
 async def test_untitled_documents_work(editor: Editor) -> None:

@@ -1,0 +1,40 @@
+# ruff: noqa: PTH, UP, T201 - must be read by any Python, to tell that it is too old
+"""Starts the torchwise server: `python -I launch.py --stdio`.
+
+Run with `-I`, this file's Python ignores PYTHONPATH, the current folder and everything else of the
+workspace, so that a `json.py` or `typing.py` there is never imported. The libraries come from
+`bundled/libs` where the package brings them, else from the chosen Python's own installation.
+"""
+
+import os
+import site
+import sys
+
+_MISSING = 3
+_LIBS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "bundled", "libs")
+
+
+def main():
+    if sys.version_info < (3, 10):
+        sys.exit(
+            "torchwise needs Python 3.10 or newer; %s is %d.%d" % ((sys.executable,) + sys.version_info[:2])
+        )
+    if os.path.isdir(_LIBS):
+        sys.path.insert(0, _LIBS)
+    elif site.ENABLE_USER_SITE is not None or sys.prefix == sys.base_prefix:
+        # -I leaves out the user's own packages, which `pip install --user` uses
+        user = site.getusersitepackages()
+        if os.path.isdir(user):
+            sys.path.append(user)
+    try:
+        from torchwise_server.lsp.main import main as serve
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "torchwise_server":
+            raise
+        print("torchwise is not installed for %s" % sys.executable, file=sys.stderr)
+        return _MISSING
+    return serve()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
