@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
@@ -21,6 +21,7 @@ from torchwise_analysis.settings import Settings, matches_any
 
 if TYPE_CHECKING:
     from torchwise_analysis.fixes import SourceFile
+    from torchwise_analysis.interp.abstract.entries import FunctionKey
     from torchwise_analysis.interp.abstract.trace import Silence, Trace
     from torchwise_analysis.plan import EstimateRequest
     from torchwise_analysis.source.nodes import Module
@@ -76,14 +77,17 @@ class CheckStatistics:
 class CheckReport:
     """All findings of one document, of every grade, sorted by place; front ends decide what to show.
 
-    Findings may lie in other files that the document's code calls into. `is_stopped`: the caller's `stop`
-    became true and the report is not complete.
+    Findings may lie in other files that the document's code calls into. is_stopped: the caller's `stop`
+    became true and the report is not complete. reached: functions that the document's code calls, its own
+    and others'. reached_elsewhere: functions of the document that were given as called from other files.
     """
 
     findings: tuple[Finding, ...] = ()
     problems: tuple[Problem, ...] = ()
     statistics: CheckStatistics = field(default_factory=CheckStatistics)
     is_stopped: bool = False
+    reached: frozenset[FunctionKey] = frozenset()
+    reached_elsewhere: frozenset[FunctionKey] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,12 +149,21 @@ class Engine:
         report = self.check_quickly(document, stop)
         return self.with_verified_fixes(document, report, stop)
 
-    def check_quickly(self, document: Analysable, stop: Stop = never) -> CheckReport:
-        """All findings, their fixes not yet verified: for an editor that asks at every keystroke."""
+    def check_quickly(
+        self,
+        document: Analysable,
+        stop: Stop = never,
+        reached_elsewhere: frozenset[FunctionKey] = frozenset(),
+    ) -> CheckReport:
+        """All findings, their fixes not yet verified: for an editor that asks at every keystroke.
+
+        reached_elsewhere: functions of the document that other files are known to call. What they are called
+        with is seen there, so here they are not judged with arguments that nobody knows.
+        """
         problems: tuple[Problem, ...] = ()
         try:
             problems = _syntax_problems(document)
-            report = self._judge(document, stop)
+            report = self._judge(document, stop, reached_elsewhere)
         except Exception as error:  # the border: whatever breaks inside is one problem of one document
             return CheckReport(problems=(*problems, _failure(document.path, "the analysis", error)))
         if stop():
@@ -170,7 +183,11 @@ class Engine:
             return report
         file = SourceFile(document.path, document.text, document.module)
         try:
-            findings = verified(file, report.findings, lambda path, text: self._reanalyse(path, text, stop))
+            findings = verified(
+                file,
+                report.findings,
+                lambda path, text: self._reanalyse(path, text, stop, report.reached_elsewhere),
+            )
         except Exception as error:  # a finding without its fix is still right
             without = tuple(replace(finding, fixes=()) for finding in report.findings)
             problem = _failure(document.path, "verifying fixes", error)
@@ -189,12 +206,12 @@ class Engine:
 
     # ------------------------------------------------------------------ inside the border
 
-    def _judge(self, document: Analysable, stop: Stop) -> CheckReport:
+    def _judge(self, document: Analysable, stop: Stop, reached: frozenset[FunctionKey]) -> CheckReport:
         from torchwise_analysis.fixes import SourceFile
         from torchwise_analysis.interp import abstract
         from torchwise_analysis.rules import judge
 
-        trace = abstract.run(document.module, self.project, stop=stop)
+        trace = abstract.run(document.module, self.project, stop=stop, reached=reached)
         file = SourceFile(document.path, document.text, document.module)
         result = judge(
             trace, file, self.settings, ignored=self._ignored(document.path), others=self._others(trace)
@@ -205,15 +222,19 @@ class Engine:
             result.findings,
             tuple(Problem(document.path, None, message, ProblemKind.FAILURE) for message in failures),
             _statistics(result.statistics.suppressed, trace.silence),
+            reached=trace.reached,
+            reached_elsewhere=reached,
         )
 
-    def _reanalyse(self, path: str, text: str, stop: Stop) -> tuple[Finding, ...] | None:
+    def _reanalyse(
+        self, path: str, text: str, stop: Stop, reached: frozenset[FunctionKey]
+    ) -> tuple[Finding, ...] | None:
         from torchwise_analysis.fixes import SourceFile
 
         changed = SourceFile(path, text)
         if changed.module.problems:
             return None
-        return self._judge(changed, stop).findings
+        return self._judge(changed, stop, reached).findings
 
     def _others(self, trace: Trace) -> tuple[SourceFile, ...]:
         from torchwise_analysis.fixes import SourceFile
@@ -239,6 +260,33 @@ class Engine:
             or (selector[:2].upper() == "TW" and finding.code.startswith(selector.upper()))
             for selector in ignored
         )
+
+
+def check_together(
+    documents: Sequence[tuple[Engine, Analysable]],
+    stop: Stop = never,
+    advance: Callable[[int], None] = lambda _: None,
+) -> list[CheckReport]:
+    """Check files that may call each other: a report for each, in their order, whatever that order is.
+
+    A file is analysed a second time where another one calls its functions: only then it is known that their
+    arguments are seen there. `advance` is told how many files are done.
+    """
+    reports: list[CheckReport] = []
+    for done, (engine, document) in enumerate(documents):
+        advance(done)
+        reports.append(engine.check_quickly(document, stop))
+    called: dict[str, set[FunctionKey]] = {}
+    for (_, document), report in zip(documents, reports, strict=True):
+        for key in report.reached:
+            if key[0] != document.path:
+                called.setdefault(key[0], set()).add(key)
+    checked: list[CheckReport] = []
+    for (engine, document), report in zip(documents, reports, strict=True):
+        elsewhere = frozenset(called.get(document.path, ()))
+        again = engine.check_quickly(document, stop, elsewhere) if elsewhere else report
+        checked.append(engine.with_verified_fixes(document, again, stop))
+    return checked
 
 
 def _estimate(module: Module, project: Project, request: EstimateRequest, stop: Stop) -> EstimateReport:

@@ -28,7 +28,7 @@ from torchwise_server.cli.output import complain, say
 from torchwise_server.reporters.words import one_line
 
 if TYPE_CHECKING:
-    from torchwise_analysis.engine import CheckReport, Problem
+    from torchwise_analysis.engine import CheckReport, Engine, Problem
     from torchwise_analysis.fixes import SourceFile
     from torchwise_server.cli.reading import Reader
     from torchwise_server.reporters.check_run import CheckRun
@@ -169,28 +169,31 @@ class _Checked:
 def _check(
     inputs: Inputs, stdin: bool, options: argparse.Namespace, finder: SettingsFinder, reader: Reader
 ) -> _Outcome:
-    from torchwise_analysis.engine import Problem, ProblemKind, could_matter
+    from torchwise_analysis.engine import Problem, ProblemKind, check_together, could_matter
 
-    checked: list[_Checked] = []
     problems = [Problem(item.path, None, item.why, ProblemKind.UNREADABLE) for item in inputs.missing]
+    documents: list[tuple[Engine, SourceFile]] = []
     read = skipped = 0
-    files = [*([None] if stdin else []), *inputs.files]
-    with Progress(len(files)) as progress:
-        for done, file in enumerate(files):
-            progress.advance(done, "standard input" if file is None else str(file.path))
-            reading = reader.read_stdin(options.stdin_filename) if file is None else reader.read(file.path)
-            document = reading.document
-            if document is None:
-                problems += reading.problems
-                continue
-            read += 1
-            if file is not None and not file.explicit and not could_matter(document.text):
-                skipped += 1
-                continue
+    for file in (*([None] if stdin else []), *inputs.files):
+        reading = reader.read_stdin(options.stdin_filename) if file is None else reader.read(file.path)
+        document = reading.document
+        if document is None:
             problems += reading.problems
-            loaded = _settings_for(document, options, finder)
-            engine = reader.engine(loaded.settings, loaded.root, document.path)
-            checked.append(_Checked(engine.check(document), loaded.settings))
+            continue
+        read += 1
+        if file is not None and not file.explicit and not could_matter(document.text):
+            skipped += 1
+            continue
+        problems += reading.problems
+        loaded = _settings_for(document, options, finder)
+        documents.append((reader.engine(loaded.settings, loaded.root, document.path), document))
+    with Progress(len(documents)) as progress:
+        reports = check_together(
+            documents, advance=lambda done: progress.advance(done, shown_path(documents[done][1].path))
+        )
+    checked = [
+        _Checked(report, engine.settings) for report, (engine, _) in zip(reports, documents, strict=True)
+    ]
     return _outcome(checked, problems, read, skipped)
 
 

@@ -20,7 +20,9 @@ def run(words: list[str]) -> int:
     """Print the page."""
     parser = Parser("explain", _DESCRIPTION, _EPILOG)
     parser.add_argument("rule", metavar="RULE", help="a rule's name or code; `torchwise rules` lists them")
-    parser.add_argument("--format", choices=("text", "markdown"), default="text", help="default: text on a terminal")
+    parser.add_argument(
+        "--format", choices=("text", "markdown"), default="text", help="default: text on a terminal"
+    )
     options = parser.parse(words)
 
     from torchwise_analysis.rules import all_rules, explain

@@ -33,6 +33,9 @@ class Parser(argparse.ArgumentParser):
         options = self.parse_intermixed_args(words)
         if getattr(options, "verbose", False):
             logging.basicConfig(stream=sys.stderr, level=logging.DEBUG, format="%(name)s: %(message)s")
+        else:
+            # contained failures are in the report; their tracebacks are for --verbose
+            logging.getLogger("torchwise_analysis").addHandler(logging.NullHandler())
         return options
 
 

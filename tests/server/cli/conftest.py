@@ -49,9 +49,14 @@ _GIB = 1 << 30
 
 class FakeEngine:
     def __init__(self, settings: object, root: Path, project: object) -> None:
-        self.arguments = (settings, root, project)
+        self.settings = settings
+        self.root = root
+        self.project = project
 
-    def check(self, document: Analysable) -> CheckReport:
+    def with_verified_fixes(self, document: Analysable, report: CheckReport, stop: object) -> CheckReport:
+        return report
+
+    def check_quickly(self, document: Analysable, *_: object) -> CheckReport:
         if "# crash" in document.text:
             problem = Problem(document.path, None, "the analysis failed", ProblemKind.FAILURE)
             return CheckReport(problems=(problem,))
