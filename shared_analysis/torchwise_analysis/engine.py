@@ -35,7 +35,7 @@ Stop = Callable[[], bool]
 # or loader can be told from other code without one of them, and what a file does through imports of the
 # project is found when the importing file is analysed, because callees are entered.
 _WORDS_THAT_MATTER = re.compile(
-    r"torch|backward|lightning|accelerat|deepspeed|fabric|transformers|zero_grad|state_dict|autocast"
+    r"torch|\bbackward\b|lightning|accelerat|deepspeed|fabric|transformers|zero_grad|state_dict|autocast"
     r"|DataLoader|Trainer|optimizer|\.step\(|\.eval\("
 )
 

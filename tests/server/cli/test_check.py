@@ -202,10 +202,10 @@ def test_a_file_that_may_not_be_read(cli: Cli, tmp_path: Path, monkeypatch: pyte
     write(tmp_path, "a.py", FAULTY)
     real = Path.open
 
-    def refuse(self: Path, *arguments: str) -> object:
+    def refuse(self: Path, mode: str = "r") -> object:
         if self.name == "a.py":
             raise PermissionError(13, "Permission denied")
-        return real(self, *arguments)
+        return real(self, mode)
 
     monkeypatch.setattr(Path, "open", refuse)
     result = cli("check", "a.py")
