@@ -102,9 +102,9 @@ class Sequential(_Numbered):
         if not all(isinstance(module, Module) for module in self.children.values()):
             raise Unsupported(self.native_name, "an element that is not a module we know")
 
-    def forward(self, w: World, input: Any) -> Any:  # noqa: A002
+    def forward(self, w: World, input: Any) -> Any:
         for module in self.items_in_order():
-            input = call(w, module, (input,), {})  # noqa: A001
+            input = call(w, module, (input,), {})
         return input
 
 

@@ -59,10 +59,10 @@ class _Conv(Module):
             raise Unsupported(self.native_name, f"{value!r} is no size of {self.dimensions} dimensions")
         return values
 
-    def forward(self, w: World, input: Tensor) -> Any:  # noqa: A002
+    def forward(self, w: World, input: Tensor) -> Any:
         padding = self.fields["padding"]
         if self.fields["padding_mode"] != "zeros":
-            input = functional(w, "pad", input, self._sides(), self.fields["padding_mode"])  # noqa: A001
+            input = functional(w, "pad", input, self._sides(), self.fields["padding_mode"])
             padding = (0,) * self.dimensions
         return functional(
             w,
@@ -127,7 +127,7 @@ class _ConvTranspose(_Conv):
         else:
             self.parameters["bias"] = None
 
-    def forward(self, w: World, input: Tensor, output_size: Any = None) -> Any:  # noqa: A002
+    def forward(self, w: World, input: Tensor, output_size: Any = None) -> Any:
         output_padding = self.fields["output_padding"]
         if output_size is not None:
             output_padding = self._output_padding(input, output_size)
@@ -144,7 +144,7 @@ class _ConvTranspose(_Conv):
             self.fields["dilation"],
         )
 
-    def _output_padding(self, input: Tensor, output_size: Any) -> tuple[int, ...]:  # noqa: A002
+    def _output_padding(self, input: Tensor, output_size: Any) -> tuple[int, ...]:
         fields: dict[str, Any] = self.fields
         wanted = tuple(output_size)[-self.dimensions :]
         extents = input.shape[-self.dimensions :]

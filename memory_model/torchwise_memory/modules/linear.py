@@ -16,7 +16,7 @@ class Identity(Module):
     def init(self, w: World, *args: object, **kwargs: object) -> None:
         pass
 
-    def forward(self, w: World, input: Any) -> Any:  # noqa: A002 - torch's name
+    def forward(self, w: World, input: Any) -> Any:
         return input
 
 
@@ -39,7 +39,7 @@ class Linear(Module):
         else:
             self.parameters["bias"] = None
 
-    def forward(self, w: World, input: Tensor) -> Any:  # noqa: A002
+    def forward(self, w: World, input: Tensor) -> Any:
         return functional(w, "linear", input, self.tensor("weight"), self.parameter("bias"))
 
 
@@ -60,7 +60,7 @@ class LazyLinear(Linear):
         self.fields.update(in_features=0, out_features=out_features)
         self.pending = (out_features, bias, device, dtype)
 
-    def forward(self, w: World, input: Tensor) -> Any:  # noqa: A002
+    def forward(self, w: World, input: Tensor) -> Any:
         if "weight" not in self.parameters:
             out_features, bias, device, dtype = self.pending
             Linear.init(self, w, input.shape[-1], out_features, bias, device or input.device, dtype)
@@ -97,7 +97,7 @@ class Flatten(Module):
     def init(self, w: World, start_dim: int = 1, end_dim: int = -1) -> None:
         self.fields.update(start_dim=start_dim, end_dim=end_dim)
 
-    def forward(self, w: World, input: Tensor) -> Any:  # noqa: A002
+    def forward(self, w: World, input: Tensor) -> Any:
         return method(w, "flatten", input, self.integer("start_dim"), self.integer("end_dim"))
 
 
@@ -107,7 +107,7 @@ class Unflatten(Module):
     def init(self, w: World, dim: int, unflattened_size: Any) -> None:
         self.fields.update(dim=dim, unflattened_size=unflattened_size)
 
-    def forward(self, w: World, input: Tensor) -> Any:  # noqa: A002
+    def forward(self, w: World, input: Tensor) -> Any:
         return method(w, "unflatten", input, self.integer("dim"), self.fields["unflattened_size"])
 
 
@@ -125,7 +125,7 @@ class PReLU(Module):
         self.fields.update(num_parameters=num_parameters)
         self.new_parameter(w, "weight", (num_parameters,), device, dtype)
 
-    def forward(self, w: World, input: Tensor) -> Any:  # noqa: A002
+    def forward(self, w: World, input: Tensor) -> Any:
         return functional(w, "prelu", input, self.tensor("weight"))
 
 
@@ -162,7 +162,7 @@ class Embedding(Module):
             weight = self.adopt_parameter("weight", _weight)
         weight.requires_grad = not _freeze
 
-    def forward(self, w: World, input: Tensor) -> Any:  # noqa: A002
+    def forward(self, w: World, input: Tensor) -> Any:
         return functional(
             w,
             "embedding",
@@ -211,7 +211,7 @@ class EmbeddingBag(Module):
         else:
             self.adopt_parameter("weight", _weight)
 
-    def forward(self, w: World, input: Tensor, offsets: Any = None, per_sample_weights: Any = None) -> Any:  # noqa: A002
+    def forward(self, w: World, input: Tensor, offsets: Any = None, per_sample_weights: Any = None) -> Any:
         return functional(
             w,
             "embedding_bag",
@@ -239,7 +239,7 @@ class Pad(Module):
         sides = (padding,) * (2 * self.dimensions) if isinstance(padding, int) else tuple(padding)
         self.fields.update(padding=sides, value=value)
 
-    def forward(self, w: World, input: Tensor) -> Any:  # noqa: A002
+    def forward(self, w: World, input: Tensor) -> Any:
         return functional(w, "pad", input, self.fields["padding"], self.mode, self.fields["value"])
 
 
@@ -248,8 +248,8 @@ class PadWithoutValue(Pad):
         super().init(w, padding)
 
 
-def _pads() -> tuple[type[Pad], ...]:
-    made: list[type[Pad]] = []
+def _pads() -> tuple[type[Module], ...]:
+    made: list[type[Module]] = []
     for prefix, mode, base in (
         ("Constant", "constant", Pad),
         ("Zero", "constant", PadWithoutValue),
@@ -300,7 +300,7 @@ class AdaptiveLogSoftmaxWithLoss(Module):
         return output, functional(w, "nll_loss", output, target_)
 
 
-LINEAR = (
+LINEAR: tuple[type[Module], ...] = (
     Identity,
     Linear,
     NonDynamicallyQuantizableLinear,

@@ -34,7 +34,7 @@ class LayerNorm(Module):
             if bias:
                 self.new_parameter(w, "bias", shape, device, dtype)
 
-    def forward(self, w: World, input: Tensor) -> Any:  # noqa: A002
+    def forward(self, w: World, input: Tensor) -> Any:
         shape, eps = self.fields["normalized_shape"], self.fields["eps"]
         return functional(
             w, "layer_norm", input, shape, self.parameter("weight"), self.parameter("bias"), eps
@@ -84,7 +84,7 @@ class GroupNorm(Module):
             self.new_parameter(w, "weight", (num_channels,), device, dtype)
             self.new_parameter(w, "bias", (num_channels,), device, dtype)
 
-    def forward(self, w: World, input: Tensor) -> Any:  # noqa: A002
+    def forward(self, w: World, input: Tensor) -> Any:
         groups, eps = self.integer("num_groups"), self.fields["eps"]
         return functional(
             w, "group_norm", input, groups, self.parameter("weight"), self.parameter("bias"), eps
@@ -126,7 +126,7 @@ class _BatchStatistics(Module):
 class BatchNorm(_BatchStatistics):
     """BatchNorm1d, 2d, 3d, and SyncBatchNorm on one process."""
 
-    def forward(self, w: World, input: Tensor) -> Any:  # noqa: A002
+    def forward(self, w: World, input: Tensor) -> Any:
         mean, variance = self.buffers["running_mean"], self.buffers["running_var"]
         tracks = self.flag("track_running_stats")
         return functional(
@@ -203,7 +203,7 @@ class InstanceNorm(_BatchStatistics):
     ) -> None:
         super().init(w, num_features, eps, momentum, affine, track_running_stats, device, dtype)
 
-    def forward(self, w: World, input: Tensor) -> Any:  # noqa: A002
+    def forward(self, w: World, input: Tensor) -> Any:
         return functional(
             w,
             "instance_norm",

@@ -1,0 +1,140 @@
+"""Every class that a program may use without its source: torch.nn, torch.optim, scaling, schedules.
+
+`CLASSES` maps qualified names, aliases included, to entries; `CLASS_FUNCTIONS` are those that work on modules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+from torchwise_memory.modules.attention import ATTENTION
+from torchwise_memory.modules.base import Handle, Module
+from torchwise_memory.modules.containers import CONTAINERS
+from torchwise_memory.modules.conv import CONVOLUTIONS
+from torchwise_memory.modules.initialisation import init_functions
+from torchwise_memory.modules.linear import LINEAR
+from torchwise_memory.modules.native import NativeClass, native_class
+from torchwise_memory.modules.norm import NORMS
+from torchwise_memory.modules.parallel import PARALLEL
+from torchwise_memory.modules.rnn import RECURRENT, PackedSequence, pack_padded_sequence, pad_packed_sequence
+from torchwise_memory.modules.simple import SIMPLE
+from torchwise_memory.modules.utilities import utility_functions
+from torchwise_memory.operators.registry import Function, function_of
+from torchwise_memory.optimizers.scaling import SCHEDULES, CudaGradScaler, GradScaler, Scheduler
+from torchwise_memory.optimizers.third_party import THIRD_PARTY
+from torchwise_memory.optimizers.torch_optim import TORCH_OPTIMIZERS
+
+_MODULES: tuple[type[Module], ...] = (
+    Module,
+    *LINEAR,
+    *CONVOLUTIONS,
+    *NORMS,
+    *SIMPLE,
+    *CONTAINERS,
+    *ATTENTION,
+    *RECURRENT,
+    *PARALLEL,
+)
+
+#: Other spellings of a qualified name.
+_ALIASES: dict[str, tuple[str, ...]] = {
+    "torch.nn.Module": ("torch.nn.modules.Module", "torch.nn.modules.module.Module"),
+    "torch.nn.DataParallel": ("torch.nn.parallel.DataParallel",),
+    "torch.nn.parallel.DistributedDataParallel": (
+        "torch.nn.parallel.distributed.DistributedDataParallel",
+        "apex.parallel.DistributedDataParallel",
+    ),
+    "torch.amp.GradScaler": ("torch.amp.grad_scaler.GradScaler",),
+    "torch.cuda.amp.GradScaler": ("torch.cuda.amp.grad_scaler.GradScaler",),
+    "torch.optim.lr_scheduler.LRScheduler": ("torch.optim.lr_scheduler._LRScheduler",),
+    "lion_pytorch.Lion": ("lion_pytorch.lion_pytorch.Lion", "timm.optim.Lion", "timm.optim.lion.Lion"),
+    "apex.optimizers.FusedAdam": ("deepspeed.ops.adam.FusedAdam",),
+    "transformers.optimization.Adafactor": ("transformers.Adafactor",),
+}
+
+
+def _submodule_names(name: str) -> tuple[str, ...]:
+    """Where the class is defined: `torch.nn.Linear` is `torch.nn.modules.linear.Linear`."""
+    stem = name.rpartition(".")[2]
+    if name.startswith("torch.nn.") and name.count(".") == 2:
+        return tuple(f"torch.nn.modules.{module}.{stem}" for module in _NN_FILES)
+    if name.startswith("torch.optim.") and name.count(".") == 2:
+        return (f"torch.optim.{stem.lower()}.{stem}",)
+    return ()
+
+
+_NN_FILES = (
+    "linear",
+    "conv",
+    "batchnorm",
+    "normalization",
+    "instancenorm",
+    "activation",
+    "dropout",
+    "pooling",
+    "padding",
+    "upsampling",
+    "pixelshuffle",
+    "fold",
+    "flatten",
+    "sparse",
+    "loss",
+    "distance",
+    "channelshuffle",
+    "adaptive",
+    "container",
+    "transformer",
+    "rnn",
+)
+
+
+def _classes() -> dict[str, NativeClass]:
+    hosts: dict[type[Any], str] = {host: host.native_name for host in _MODULES}
+    hosts.update({host: host.native_name for host in (*TORCH_OPTIMIZERS, *THIRD_PARTY)})
+    others: tuple[Any, ...] = (GradScaler, CudaGradScaler, Scheduler, PackedSequence)
+    hosts.update({host: host.native_name for host in others})
+    hosts[Handle] = "torch.utils.hooks.RemovableHandle"
+    table: dict[str, NativeClass] = {}
+    for host, name in hosts.items():
+        bases = [hosts[base] for base in host.__mro__[1:] if base in hosts][:1]
+        table[name] = native_class(host, name, bases)
+    for schedule in SCHEDULES:
+        name = f"torch.optim.lr_scheduler.{schedule}"
+        if name not in table:
+            base = table["torch.optim.lr_scheduler.LRScheduler"]
+            table[name] = replace(base, name=name, bases=(base.name,))
+    for name, entry in list(table.items()):
+        for alias in (*_ALIASES.get(name, ()), *_submodule_names(name)):
+            table.setdefault(alias, entry)
+        if name.startswith("bitsandbytes.optim."):
+            table.setdefault(name.replace("bitsandbytes.optim.", "bitsandbytes.optim.adamw."), entry)
+    return table
+
+
+def _functions() -> dict[str, Function]:
+    return {
+        **init_functions(),
+        **utility_functions(),
+        **{
+            f"torch.nn.utils.rnn.{call.__name__}": function_of(f"torch.nn.utils.rnn.{call.__name__}", call)
+            for call in (pack_padded_sequence, pad_packed_sequence)
+        },
+    }
+
+
+#: "torch.nn.Linear" -> NativeClass
+CLASSES: Mapping[str, NativeClass] = MappingProxyType(_classes())
+#: "torch.nn.init.xavier_uniform_" -> Function
+CLASS_FUNCTIONS: Mapping[str, Function] = MappingProxyType(_functions())
+
+
+def class_of(value: object) -> NativeClass | None:
+    """The entry of a native object the program holds, for attribute and method look-ups."""
+    name = getattr(type(value), "native_name", None) or _HANDLES.get(type(value))
+    return CLASSES.get(name) if isinstance(name, str) else None
+
+
+_HANDLES: dict[type[Any], str] = {Handle: "torch.utils.hooks.RemovableHandle"}
