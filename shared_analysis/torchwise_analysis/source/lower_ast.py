@@ -10,6 +10,7 @@ import ast
 import re
 import warnings
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TypeAlias, cast
 
 from torchwise_analysis.source.lines import BYTE_ORDER_MARK, split_lines
@@ -148,6 +149,8 @@ class AstLowering:
     def __init__(self, text: str) -> None:
         self.base = 0
         self.block = NameCollector()
+        self.type_names: frozenset[str] = frozenset()
+        """Type parameters of the last definition."""
         self._lines = split_lines(text)
         # column tables are needed for lines with anything outside ASCII only
         self._bytes: dict[int, bytes] | None = None if text.isascii() else {}
@@ -174,6 +177,10 @@ class AstLowering:
             column = self._code_points(line, column)
             end_column = self._code_points(end_line, end_column)
         return Span(line - self.base, column, end_line - self.base, end_column)
+
+    def character(self, span: Span) -> str:
+        """The first character of a span."""
+        return self._lines[span.line + self.base][span.column : span.column + 1]
 
     def _code_points(self, line: int, column: int) -> int:
         tables = self._bytes
@@ -434,12 +441,21 @@ def _joined_str(lowering: AstLowering, node: ast.JoinedStr) -> Expr:
     parts: list[str | Expr] = []
     for value in node.values:
         if isinstance(value, ast.FormattedValue):
-            parts.append(lowering.expression(value.value))
+            parts.append(_field(lowering, value.value))
             # a format may use names; the node keeps none of it
             lowering.optional(value.format_spec)
         elif isinstance(value, ast.Constant) and isinstance(value.value, str):
             parts.append(value.value)
     return FormattedString(lowering.span(node), merge_literals(parts))
+
+
+def _field(lowering: AstLowering, node: ast.expr) -> Expr:
+    """An expression in an f-string; before 3.12 a bare tuple is given the braces as its brackets."""
+    lowered = lowering.expression(node)
+    if not isinstance(lowered, TupleExpr) or not lowered.elements or lowering.character(lowered.span) != "{":
+        return lowered
+    first, last = lowered.elements[0].span, lowered.elements[-1].span
+    return replace(lowered, span=Span(first.line, first.column, last.end_line, last.end_column))
 
 
 def merge_literals(parts: Iterable[str | Expr]) -> tuple[str | Expr, ...]:
@@ -644,6 +660,7 @@ def _function_def(lowering: AstLowering, node: ast.FunctionDef | ast.AsyncFuncti
     lowering.block = outer
     scope = inner.close_function((param.name for param in params), into=generic)
     generic.close_comprehension(is_lazy=False, into=outer)
+    lowering.type_names = frozenset(generic.bound)
 
     span = lowering.span(node)
     last = header_end(params, () if returns is None else (returns,)) or last_type_parameter
@@ -673,6 +690,7 @@ def _class_def(lowering: AstLowering, node: ast.ClassDef) -> Stmt:
     lowering.block = outer
     inner.close_class(into=generic)
     generic.close_comprehension(is_lazy=False, into=outer)
+    lowering.type_names = frozenset(generic.bound)
 
     span = lowering.span(node)
     last = header_end(bases, keywords) or last_type_parameter

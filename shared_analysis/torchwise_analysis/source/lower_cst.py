@@ -171,6 +171,8 @@ class CstLowering:
     def __init__(self, text: str) -> None:
         self.base = 0
         self.block = NameCollector()
+        self.type_names: frozenset[str] = frozenset()
+        """Type parameters of the last definition."""
         self._text = text
         self._starts = line_starts(text)
         self._at = len(BYTE_ORDER_MARK) if text.startswith(BYTE_ORDER_MARK) else 0
@@ -1019,6 +1021,7 @@ class CstLowering:
         self.block = outer
         scope = inner.close_function((param.name for param in params), into=generic)
         generic.close_comprehension(is_lazy=False, into=outer)
+        self.type_names = frozenset(generic.bound)
         return FunctionDef(
             self._span(start),
             name,
@@ -1059,6 +1062,7 @@ class CstLowering:
         self.block = outer
         inner.close_class(into=generic)
         generic.close_comprehension(is_lazy=False, into=outer)
+        self.type_names = frozenset(generic.bound)
         return ClassDef(self._span(start), name, bases, keywords, decorators, body, header)
 
     # ----------------------------------------------------------------- match

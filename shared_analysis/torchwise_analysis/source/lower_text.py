@@ -3,44 +3,47 @@
 from __future__ import annotations
 
 import ast
-import hashlib
 from collections.abc import Iterator
 
 from torchwise_analysis.source.lines import count_breaks, line_starts
 from torchwise_analysis.source.lower_ast import AstLowering, parse
-from torchwise_analysis.source.nodes import Block, Broken, Module, Placed, Problem, Span
+from torchwise_analysis.source.nodes import Block, Module, Placed, Span
+from torchwise_analysis.source.scanner import LineTable
+from torchwise_analysis.source.segments import Placer, SegmentCache, cut, key_of
 
 
 def lower_text(path: str, text: str) -> Module:
     """The module of a text; never raises.
 
-    What the running Python cannot parse is read by LibCST (newer syntax), and a text that is broken
-    statement by statement, with `Broken` for the statements that do not parse.
+    A text that the running Python cannot parse is lowered segment by segment: newer syntax by
+    LibCST, and what does not parse at all becomes `Broken`.
     """
+    lines = count_breaks(text) + 1
     try:
-        tree = parse(text)
-        body = _place(text, tree)
-    except (SyntaxError, RecursionError) as error:
-        return _broken(path, text, error)
-    return Module(path, body, (), count_breaks(text) + 1)
+        return Module(path, whole(text), (), lines)
+    except (SyntaxError, RecursionError):
+        pass
+    table = LineTable.of(text)
+    if table.ends_open:
+        table = LineTable.of(text, relaxed=True)
+    placer = Placer()
+    body = placer.block(cut(text, table, SegmentCache()))
+    return Module(path, body, tuple(placer.problems), lines)
 
 
-def key_of(text: str) -> str:
-    """Names a piece of source by its text."""
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
-
-
-def _place(text: str, tree: ast.Module) -> Block:
+def whole(text: str) -> Block:
+    """The statements of a text by one `ast.parse`; raises SyntaxError or RecursionError."""
     starts = [*line_starts(text), len(text)]
+    tree = parse(text)
     lowering = AstLowering(text)
     placed: list[Placed] = []
     for group in _by_lines(tree.body):
-        lowering.base = lowering.first_line(group[0])
+        line = lowering.base = lowering.first_line(group[0])
         body = lowering.statements(group)
-        end_line = body[-1].span.end_line
-        piece = text[starts[lowering.base] : starts[min(lowering.base + end_line + 1, len(starts) - 1)]]
-        span = Span(lowering.base, body[0].span.column, lowering.base + end_line, body[-1].span.end_column)
-        placed.append(Placed(span, lowering.base, body, key_of(piece)))
+        last = body[-1].span
+        piece = text[starts[line] : starts[line + last.end_line + 1]]
+        span = Span(line, body[0].span.column, line + last.end_line, last.end_column)
+        placed.append(Placed(span, line, body, key_of(piece)))
     return tuple(placed)
 
 
@@ -54,11 +57,3 @@ def _by_lines(statements: list[ast.stmt]) -> Iterator[list[ast.stmt]]:
         group.append(statement)
     if group:
         yield group
-
-
-def _broken(path: str, text: str, error: SyntaxError | RecursionError) -> Module:
-    lines = count_breaks(text) + 1
-    message = error.msg if isinstance(error, SyntaxError) else "nested too deeply"
-    line = max(0, min(lines - 1, (getattr(error, "lineno", None) or 1) - 1))
-    problem = Problem(Span(line, 0, line, 0), message)
-    return Module(path, (Broken(Span(0, 0, lines - 1, 0), message),), (problem,), lines)
