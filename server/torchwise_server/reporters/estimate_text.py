@@ -44,6 +44,7 @@ _BAR_CELLS = 28
 _MOST_ALIVE = 6
 _MOST_REMEDIES = 5
 _WIDEST = 110
+_WIDE = 80
 
 
 def render(
@@ -66,6 +67,7 @@ class _Writer:
         self.name = name
         self.unicode = (console.encoding or "ascii").lower().startswith("utf")
         self.width = min(console.width, _WIDEST)
+        self.bar_cells = max(8, min(_BAR_CELLS, self.width - 50))
 
     def panel(self, estimate: Estimate) -> Panel:
         title = (
@@ -136,14 +138,17 @@ class _Writer:
             point = (
                 Text("unknown", style="dim") if interval is None else Text(size(interval.point), style="bold")
             )
-            table.add_row(label, point, Text(self._range(interval)), Text(meaning, style="dim"))
+            note = Text(meaning if self.width >= _WIDE else "", style="dim")
+            table.add_row(label, point, Text(self._range(interval)), note)
         return table
 
     def _range(self, interval: Interval | None) -> str:
         if interval is None:
             return ""
-        dash = "–" if self.unicode else "-"
-        return f"{size(interval.low)} {dash} {size(interval.high)}"
+        low, high = size(interval.low), size(interval.high)
+        if low.split()[1] == high.split()[1]:
+            low = low.split()[0]  # one unit is enough
+        return f"{low} {'–' if self.unicode else '-'} {high}"
 
     def _breakdown(self, breakdown: dict[str, int]) -> Group:
         total = sum(breakdown.values())
@@ -179,12 +184,13 @@ class _Writer:
         """Filled to the point, shaded to the upper end of the interval; an arrow beyond the card."""
         full, shade, empty, over = ("█", "▒", "·", "▶") if self.unicode else ("#", "=", ".", ">")
         point, high = (
-            min(_BAR_CELLS, round(_BAR_CELLS * value / gpu.total_bytes)) for value in (peak.point, peak.high)
+            min(self.bar_cells, round(self.bar_cells * value / gpu.total_bytes))
+            for value in (peak.point, peak.high)
         )
         bar = Text(full * max(point, 1), style=style).append(
             shade * max(0, high - max(point, 1)), style=style
         )
-        bar.append(empty * (_BAR_CELLS - max(high, point, 1)), style="dim")
+        bar.append(empty * (self.bar_cells - max(high, point, 1)), style="dim")
         return bar.append(over if peak.point > gpu.total_bytes else " ", style=style)
 
     # ------------------------------------------------------------------ what it rests on

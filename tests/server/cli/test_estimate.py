@@ -92,7 +92,7 @@ def test_the_panel_says_the_answer_and_what_it_rests_on(cli: Cli) -> None:
         "training loop  a.py:2",
         "10.0 GiB peak during the backward pass",
         "1,000 parameters, 900 trainable",
-        "9.00 GiB – 11.0 GiB",
+        "9.00 – 11.0 GiB",
         "probably out of memory",
         "logits (2 tensors)",
         "3 × 224 × 224  assumed, nothing says it",
