@@ -7,6 +7,7 @@ code points.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields
 from functools import cached_property
@@ -231,7 +232,9 @@ def _import_edit(file: SourceFile, statement: str) -> Edit:
         if isinstance(node, nodes.ImportFrom) and node.module == "__future__":
             below = place.end_line + 1
         elif isinstance(node, nodes.Import | nodes.ImportFrom):
-            edit = insert_statement_before(file, place.line, place.column, statement)
+            group_ends = _is_standard(statement.split()[1]) and not _is_standard(_imported_module(node))
+            gap = file.newline if group_ends else ""
+            edit = insert_statement_before(file, place.line, place.column, statement + gap)
             if edit is not None:
                 return edit
         elif (
@@ -244,7 +247,16 @@ def _import_edit(file: SourceFile, statement: str) -> Edit:
             break
     if below == 0:
         below = _first_line_below_header_comments(file)
-    return insert_at(file, below, 0, statement + file.newline)
+    lead = file.newline if below >= len(file.lines) else ""
+    return insert_at(file, below, 0, lead + statement + file.newline)
+
+
+def _is_standard(module: str) -> bool:
+    return module.partition(".")[0] in sys.stdlib_module_names
+
+
+def _imported_module(node: nodes.Import | nodes.ImportFrom) -> str:
+    return node.names[0].name if isinstance(node, nodes.Import) else node.module
 
 
 def _first_line_below_header_comments(file: SourceFile) -> int:

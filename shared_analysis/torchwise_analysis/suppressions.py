@@ -88,9 +88,9 @@ def apply(
     """Findings left after suppressions, with hints about the comments themselves, and how many were silenced.
 
     names: rule name by name and by code. enabled: rules that ran; a comment for another cannot be unused.
-    is_complete: the analysis saw the whole file; else "unused" would be a guess and is not said. others: files
-    that findings may lie in too; their comments silence, but whether one is unused shows only when they are
-    analysed themselves.
+    is_complete: the analysis saw the whole file; else "unused" would be a guess and is not said. others:
+    files that findings may lie in too; their comments silence, but whether one is unused shows only when they
+    are analysed themselves.
     """
     found = tuple(_suppressions(file, names, settings))
     honoured = {file.path: [s for s in found if _is_honoured(s, settings)]}

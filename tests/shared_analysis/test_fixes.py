@@ -148,6 +148,21 @@ def test_an_import_is_added_when_the_name_is_not_bound(text: str, name: str, add
     assert (None if edit is None else apply_edits(file, [edit])) == added
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("import torch\n", "import copy\n\nimport torch\n"),
+        ("import os\n\nimport torch\n", "import copy\nimport os\n\nimport torch\n"),
+        ("from . import x\r\n", "import copy\r\n\r\nfrom . import x\r\n"),
+    ],
+)
+def test_imports_of_the_standard_library_stay_a_group(text: str, expected: str) -> None:
+    file = source(text)
+    _, edit = name_for_module(file, "copy")
+    assert edit is not None
+    assert apply_edits(file, [edit]) == expected
+
+
 def test_a_member_import_is_found_under_its_local_name() -> None:
     assert name_for_member(source("from copy import deepcopy as dc\n"), "copy", "deepcopy") == "dc"
     assert name_for_member(source("import copy\n"), "copy", "deepcopy") is None

@@ -38,6 +38,7 @@ def fit(train_loader, val_loader):
 
 RIGHT = """
 import copy
+
 import torch
 from torch import nn
 

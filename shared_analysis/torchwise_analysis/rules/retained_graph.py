@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from torchwise_analysis.findings import Confidence, Evidence, Fix, Safety, Severity
+from torchwise_analysis.findings import Confidence, Edit, Evidence, Fix, Safety, Severity
 from torchwise_analysis.fixes import SourceFile, append_call, expression_at
 from torchwise_analysis.interp.abstract.events import Store
 from torchwise_analysis.interp.abstract.loops import inside
@@ -13,6 +13,7 @@ from torchwise_analysis.policy import weaker
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
 from torchwise_analysis.rules._reading import distinct, forwards_of, grade, link_beliefs, loop_words, step
 from torchwise_analysis.source import nodes
+from torchwise_analysis.source.nodes import Span
 
 WRONG = """
 import torch
@@ -282,7 +283,7 @@ def detect(trace: Trace) -> Iterator[Hit]:
         if not is_freed and leaves and not _is_evaluation(trace, store):
             continue  # whoever receives it may still call backward
         yield Hit(
-            store.value_place or store.place,
+            store.graph_places[0] if store.graph_places else store.value_place or store.place,
             _severity(store, is_freed),
             _confidence(trace, store, is_freed, leaves),
             _message(store, is_freed),
@@ -346,26 +347,29 @@ def _chain(trace: Trace, store: Store) -> tuple[Evidence, ...]:
 
 def fixes(hit: Hit, file: SourceFile) -> Iterator[Fix]:
     store = hit.facts
-    if not isinstance(store, Store) or store.value_place is None or store.value_place.path != file.path:
+    if not isinstance(store, Store) or any(place.path != file.path for place in store.graph_places):
         return
-    span = store.value_place.span
-    expression = expression_at(file.module, span)
-    if expression is None or isinstance(expression, _LITERALS):
-        return  # a list or dictionary has no detach; which of its elements has a graph is not known
-    yield Fix(
-        "Keep a detached value: add `.detach()`",
-        Safety.SAFE,
-        append_call(file, expression, span, ".detach()"),
-    )
-    if store.reduction in ("mean", "sum"):
-        yield Fix(
-            "Keep a number: add `.item()` (waits for the GPU in every step)",
-            Safety.UNSAFE,
-            append_call(file, expression, span, ".item()"),
-        )
+    spans = [place.span for place in store.graph_places]
+    detached = _appended(file, spans, ".detach()")
+    if detached:
+        yield Fix("Keep a detached value: add `.detach()`", Safety.SAFE, detached)
+    if detached and len(spans) == 1 and store.reduction in ("mean", "sum"):
+        title = "Keep a number: add `.item()` (waits for the GPU in every step)"
+        yield Fix(title, Safety.UNSAFE, _appended(file, spans, ".item()"))
 
 
-_LITERALS = (
+def _appended(file: SourceFile, spans: Sequence[Span], call: str) -> tuple[Edit, ...]:
+    """`call` behind each expression; nothing where one of them is no single value."""
+    edits: list[Edit] = []
+    for span in spans:
+        expression = expression_at(file.module, span)
+        if expression is None or isinstance(expression, _NO_SINGLE_VALUE):
+            return ()
+        edits += append_call(file, expression, span, call)
+    return tuple(edits)
+
+
+_NO_SINGLE_VALUE = (
     nodes.ListExpr,
     nodes.TupleExpr,
     nodes.SetExpr,
