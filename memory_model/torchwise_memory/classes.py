@@ -1,6 +1,6 @@
 """Every class that a program may use without its source: torch.nn, torch.optim, scaling, schedules.
 
-`CLASSES` maps qualified names, aliases included, to entries; `CLASS_FUNCTIONS` are those that work on modules.
+`CLASSES` maps qualified names, aliases included, to entries; `CLASS_FUNCTIONS` work on modules.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torchwise_memory.modules.native import NativeClass, native_class
 from torchwise_memory.modules.norm import NORMS
 from torchwise_memory.modules.parallel import PARALLEL
 from torchwise_memory.modules.rnn import RECURRENT, PackedSequence, pack_padded_sequence, pad_packed_sequence
-from torchwise_memory.modules.simple import SIMPLE
+from torchwise_memory.modules.simple import ACTIVATIONS, DROPOUTS, LOSSES, POOLING, SIMPLE
 from torchwise_memory.modules.utilities import utility_functions
 from torchwise_memory.operators.registry import Function, function_of
 from torchwise_memory.optimizers.scaling import SCHEDULES, CudaGradScaler, GradScaler, Scheduler
@@ -56,47 +56,45 @@ _ALIASES: dict[str, tuple[str, ...]] = {
 }
 
 
-def _submodule_names(name: str) -> tuple[str, ...]:
-    """Where the class is defined: `torch.nn.Linear` is `torch.nn.modules.linear.Linear`."""
-    stem = name.rpartition(".")[2]
-    if name.startswith("torch.nn.") and name.count(".") == 2:
-        return tuple(f"torch.nn.modules.{module}.{stem}" for module in _NN_FILES)
-    if name.startswith("torch.optim.") and name.count(".") == 2:
-        return (f"torch.optim.{stem.lower()}.{stem}",)
-    return ()
+#: Where torch.nn defines its classes: `torch.nn.modules.<file>.<class>` is another spelling.
+_FILES: dict[str, tuple[type[Any], ...]] = {
+    "linear": LINEAR[:6],
+    "flatten": LINEAR[5:7],
+    "conv": CONVOLUTIONS,
+    "activation": (*ACTIVATIONS, ATTENTION[0]),
+    "dropout": DROPOUTS,
+    "pooling": POOLING,
+    "loss": LOSSES,
+    "container": CONTAINERS,
+    "transformer": ATTENTION[1:],
+    "rnn": RECURRENT,
+    "batchnorm": NORMS[3:],
+    "normalization": NORMS[:3],
+    "instancenorm": NORMS[3:],
+    "sparse": LINEAR,
+}
 
 
-_NN_FILES = (
-    "linear",
-    "conv",
-    "batchnorm",
-    "normalization",
-    "instancenorm",
-    "activation",
-    "dropout",
-    "pooling",
-    "padding",
-    "upsampling",
-    "pixelshuffle",
-    "fold",
-    "flatten",
-    "sparse",
-    "loss",
-    "distance",
-    "channelshuffle",
-    "adaptive",
-    "container",
-    "transformer",
-    "rnn",
-)
+def _defined_in() -> dict[str, tuple[str, ...]]:
+    names: dict[str, tuple[str, ...]] = {}
+    for file, hosts in _FILES.items():
+        for host in hosts:
+            stem = host.native_name.rpartition(".")[2]
+            names[host.native_name] = (
+                *names.get(host.native_name, ()),
+                f"torch.nn.modules.{file}.{stem}",
+                f"torch.nn.modules.{stem}",
+            )
+    for optimizer in TORCH_OPTIMIZERS:
+        stem = optimizer.native_name.rpartition(".")[2]
+        names[optimizer.native_name] = (f"torch.optim.{stem.lower()}.{stem}",)
+    return names
 
 
 def _classes() -> dict[str, NativeClass]:
-    hosts: dict[type[Any], str] = {host: host.native_name for host in _MODULES}
-    hosts.update({host: host.native_name for host in (*TORCH_OPTIMIZERS, *THIRD_PARTY)})
-    others: tuple[Any, ...] = (GradScaler, CudaGradScaler, Scheduler, PackedSequence)
-    hosts.update({host: host.native_name for host in others})
-    hosts[Handle] = "torch.utils.hooks.RemovableHandle"
+    others: tuple[Any, ...] = (GradScaler, CudaGradScaler, Scheduler, PackedSequence, Handle)
+    everything: tuple[Any, ...] = (*_MODULES, *TORCH_OPTIMIZERS, *THIRD_PARTY, *others)
+    hosts: dict[type[Any], str] = {host: host.native_name for host in everything}
     table: dict[str, NativeClass] = {}
     for host, name in hosts.items():
         bases = [hosts[base] for base in host.__mro__[1:] if base in hosts][:1]
@@ -106,8 +104,9 @@ def _classes() -> dict[str, NativeClass]:
         if name not in table:
             base = table["torch.optim.lr_scheduler.LRScheduler"]
             table[name] = replace(base, name=name, bases=(base.name,))
+    defined_in = _defined_in()
     for name, entry in list(table.items()):
-        for alias in (*_ALIASES.get(name, ()), *_submodule_names(name)):
+        for alias in (*_ALIASES.get(name, ()), *defined_in.get(name, ())):
             table.setdefault(alias, entry)
         if name.startswith("bitsandbytes.optim."):
             table.setdefault(name.replace("bitsandbytes.optim.", "bitsandbytes.optim.adamw."), entry)
@@ -133,8 +132,5 @@ CLASS_FUNCTIONS: Mapping[str, Function] = MappingProxyType(_functions())
 
 def class_of(value: object) -> NativeClass | None:
     """The entry of a native object the program holds, for attribute and method look-ups."""
-    name = getattr(type(value), "native_name", None) or _HANDLES.get(type(value))
+    name = getattr(type(value), "native_name", None)
     return CLASSES.get(name) if isinstance(name, str) else None
-
-
-_HANDLES: dict[type[Any], str] = {Handle: "torch.utils.hooks.RemovableHandle"}

@@ -58,9 +58,14 @@ class Buffer(Tensor):
 class Handle:
     """What registering a hook returns; `remove` takes the hook out again."""
 
+    native_name = "torch.utils.hooks.RemovableHandle"
+
     def __init__(self, hooks: dict[int, Any], key: int) -> None:
         self._hooks = hooks
         self._key = key
+
+    def init(self, w: World) -> None:
+        raise Unsupported(self.native_name, "only hooks make handles")
 
     @visible("remove")
     def remove(self, w: World) -> None:
@@ -495,7 +500,8 @@ def call(w: World, module: Module, args: Sequence[object], kwargs: Mapping[str, 
     does not understand them.
     """
     outer_path = w.module_path
-    if w.module_depth == 0:
+    # a recomputation in backward calls inner modules from outside; their names are known by then
+    if w.module_depth == 0 and w.backward_depth == 0:
         _name_modules(module)
     w.module_path = module.path
     w.module_depth += 1

@@ -12,6 +12,7 @@ from torchwise_memory.runtime.world import World
 
 
 class _Conv(Module):
+    native_name = "torch.nn.modules.conv._ConvNd"
     dimensions: ClassVar[int] = 2
 
     def init(
@@ -92,6 +93,8 @@ class _Conv(Module):
 
 
 class _ConvTranspose(_Conv):
+    native_name = "torch.nn.modules.conv._ConvTransposeNd"
+
     def init(  # type: ignore[override]
         self,
         w: World,
@@ -190,4 +193,13 @@ class ConvTranspose3d(_ConvTranspose):
     dimensions = 3
 
 
-CONVOLUTIONS = (Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d)
+CONVOLUTIONS: tuple[type[Module], ...] = (
+    _Conv,
+    _ConvTranspose,
+    Conv1d,
+    Conv2d,
+    Conv3d,
+    ConvTranspose1d,
+    ConvTranspose2d,
+    ConvTranspose3d,
+)

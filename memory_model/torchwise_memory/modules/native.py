@@ -116,7 +116,7 @@ def native_class(host: type[Any], name: str, bases: Iterable[str] = ()) -> Nativ
     return NativeClass(
         name=name,
         bases=tuple(bases),
-        params=getattr(host, "signature", None) or _params(host.init),
+        params=host.signature if hasattr(host, "signature") else _params(host.init),
         make=host,
         construct=_with_self("init", name),
         attributes=MappingProxyType(attributes),

@@ -126,6 +126,8 @@ class _BatchStatistics(Module):
 class BatchNorm(_BatchStatistics):
     """BatchNorm1d, 2d, 3d, and SyncBatchNorm on one process."""
 
+    native_name = "torch.nn.modules.batchnorm._BatchNorm"
+
     def forward(self, w: World, input: Tensor) -> Any:
         mean, variance = self.buffers["running_mean"], self.buffers["running_var"]
         tracks = self.flag("track_running_stats")
@@ -190,6 +192,8 @@ class SyncBatchNorm(BatchNorm):
 
 
 class InstanceNorm(_BatchStatistics):
+    native_name = "torch.nn.modules.instancenorm._InstanceNorm"
+
     def init(
         self,
         w: World,
@@ -238,6 +242,8 @@ NORMS = (
     LayerNorm,
     RMSNorm,
     GroupNorm,
+    BatchNorm,
+    InstanceNorm,
     BatchNorm1d,
     BatchNorm2d,
     BatchNorm3d,

@@ -1,0 +1,69 @@
+"""Hand-written architectures: the fallback where a library's source cannot be read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from torchwise_memory.families import gpt2
+from torchwise_memory.families.base import Config, PreTrainedModel, in_dtype
+from torchwise_memory.runtime.dtypes import DType
+from torchwise_memory.runtime.errors import Unsupported
+from torchwise_memory.runtime.world import World
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """defaults: of the configuration class; heads: auto class -> model; checkpoints: name -> changes."""
+
+    model_type: str
+    defaults: Mapping[str, object]
+    spellings: Mapping[str, str]
+    heads: Mapping[str, type[PreTrainedModel]]
+    checkpoints: Mapping[str, Mapping[str, object]]
+
+    def config(self, **changes: object) -> Config:
+        """The default configuration with some fields changed."""
+        return Config(
+            self.model_type, {**self.defaults, "_attn_implementation": "sdpa", **changes}, self.spellings
+        )
+
+
+FAMILIES: Mapping[str, Family] = MappingProxyType(
+    {"gpt2": Family("gpt2", gpt2.DEFAULTS, gpt2.SPELLINGS, gpt2.HEADS, gpt2.CHECKPOINTS)}
+)
+
+
+def config_of(name: str, **changes: object) -> Config:
+    """The configuration of a model type ("gpt2") or a checkpoint ("openai-community/gpt2-medium")."""
+    if name in FAMILIES:
+        return FAMILIES[name].config(**changes)
+    short = name.rpartition("/")[2].lower()
+    for family in FAMILIES.values():
+        if short in family.checkpoints:
+            return family.config(**{**family.checkpoints[short], **changes})
+    raise Unsupported(name, "no hand-written family has this model; its library's source is not readable")
+
+
+def build(
+    w: World,
+    head: str,
+    config: Config,
+    dtype: DType | None = None,
+    attn_implementation: str | None = None,
+) -> PreTrainedModel:
+    """A model by auto class ("AutoModelForCausalLM") or model class ("GPT2LMHeadModel") and configuration."""
+    family = FAMILIES.get(config.model_type)
+    if family is None:
+        raise Unsupported(config.model_type, "no hand-written family has this architecture")
+    by_class: dict[str, Any] = {cls.__name__: cls for cls in family.heads.values()}
+    cls = family.heads.get(head) or by_class.get(head)
+    if cls is None:
+        raise Unsupported(f"{head} of {config.model_type}", "this head is not modelled")
+    if attn_implementation is not None:
+        config.assign("_attn_implementation", attn_implementation)
+    model = cls()
+    in_dtype(w, dtype, lambda: model.build(w, config))
+    return model
