@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from torchwise_analysis.source.document import Document
 from torchwise_analysis.source.lower_text import lower_text
 
-__all__ = ["lower_text"]
+__all__ = ["Document", "lower_text"]

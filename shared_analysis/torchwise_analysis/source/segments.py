@@ -15,6 +15,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import TypeAlias
 
 from torchwise_analysis.source.lines import count_breaks, split_lines
 from torchwise_analysis.source.lower_ast import AstLowering
@@ -199,7 +200,10 @@ def lower_piece(source: Source) -> Lowered:
     """Lower by `ast`, or by LibCST what may be newer than the running Python; never raises."""
     whole, is_nested = source.whole, bool(source.prefix)
     try:
-        return _by_ast(whole, is_nested)
+        lowered = _by_ast(whole, is_nested)
+        if is_nested and not lowered.body:
+            raise SyntaxError("expected an indented block")
+        return lowered
     except (SyntaxError, RecursionError) as error:
         problem = _problem(error, source)
     if _NEWER_SYNTAX.search(source.text) is not None and is_safe_for_libcst(whole):
@@ -260,32 +264,36 @@ def _problem(error: SyntaxError | RecursionError, source: Source) -> Problem:
 # --------------------------------------------------------------------------- cutting
 
 
+_Key: TypeAlias = "tuple[str, bool, bool]"
+
+
 class SegmentCache:
-    """Segments by their text: those of the text at hand, and as many of earlier ones as fit."""
+    """Segments by their text: those of the text at hand, and as many of earlier ones as fit.
+
+    A key is (text, whether it is nested, whether a relaxed table cut it): lines of a long segment
+    depend on the table, those of a short one do not matter.
+    """
 
     def __init__(self, max_retired: int = 1_000) -> None:
-        self._current: dict[tuple[str, bool], Segment] = {}
-        self._retired: OrderedDict[tuple[str, bool], Segment] = OrderedDict()
-        self._fresh: dict[tuple[str, bool], Segment] = {}
+        self._current: dict[_Key, Segment] = {}
+        self._retired: OrderedDict[_Key, Segment] = OrderedDict()
+        self._fresh: dict[_Key, Segment] = {}
         self._max_retired = max_retired
 
-    def get(self, text: str, is_nested: bool) -> Segment | None:
-        key = (text, is_nested)
-        segment = self._fresh.get(key) or self._current.get(key)
-        if segment is None:
-            segment = self._retired.pop(key, None)
+    def get(self, key: _Key) -> Segment | None:
+        segment = self._fresh.get(key)
         if segment is not None:
-            self.keep(segment)
+            return segment
+        segment = self._current.get(key) or self._retired.pop(key, None)
+        if segment is not None:
+            self.keep(key, segment)
         return segment
 
-    def keep(self, segment: Segment) -> None:
+    def keep(self, key: _Key, segment: Segment) -> None:
         """Remember a segment, and those in it, as part of the text at hand."""
-        key = (segment.text, segment.is_nested)
-        if key in self._fresh:
-            return
         self._fresh[key] = segment
         for _, child in segment.children:
-            self.keep(child)
+            self.keep(_key(child.text, child.rows, child.is_nested, key[2]), child)
 
     def turn(self) -> None:
         """What was kept since the last turn is the text at hand now."""
@@ -296,6 +304,10 @@ class SegmentCache:
         while len(self._retired) > self._max_retired:
             self._retired.popitem(last=False)
         self._current, self._fresh = self._fresh, {}
+
+
+def _key(text: str, rows: int, is_nested: bool, is_relaxed: bool) -> _Key:
+    return text, is_nested, is_relaxed and rows > SPLIT_ROWS
 
 
 def cut(text: str, table: LineTable, cache: SegmentCache) -> tuple[tuple[int, Segment], ...]:
@@ -315,6 +327,7 @@ class _Cutter:
         self._starts = table.starts()
         self._rows = table.row_starts()
         self._cache = cache
+        self._is_relaxed = table.relaxed
 
     def block(
         self, first: int, last: int, level: int, *, is_nested: bool, depth: int
@@ -363,14 +376,15 @@ class _Cutter:
 
     def _segment(self, begin: int, end: int, level: int, is_nested: bool, depth: int) -> Segment:
         text = self._text[self._starts[begin] : self._starts[end]]
-        segment = self._cache.get(text, is_nested)
+        rows = self._rows[end] - self._rows[begin]
+        key = _key(text, rows, is_nested, self._is_relaxed)
+        segment = self._cache.get(key)
         if segment is None:
-            rows = self._rows[end] - self._rows[begin]
             if rows > SPLIT_ROWS and depth < _MAX_DEPTH:
                 segment = self._split(begin, end, level, text, is_nested, depth)
             if segment is None:
                 segment = Segment(text, is_nested)
-            self._cache.keep(segment)
+            self._cache.keep(key, segment)
         return segment
 
     def _split(
@@ -433,6 +447,9 @@ class Placer:
         if segment.is_broken:
             return self._broken(segment, line)
         lowered = segment.lowered
+        if not lowered.body:
+            # a lone continuation
+            return []
         if segment.header is None:
             body, last = lowered.body, lowered.body[-1].span
         else:
