@@ -288,10 +288,10 @@ def causal_lm_loss(w: World, logits: Tensor, labels: Tensor) -> Any:
     """`ForCausalLMLoss`: in fp32, labels shifted by padding."""
     logits = method(w, "float", logits)
     labels = functional(w, "pad", labels, (0, 1), value=-100)
-    labels = method(w, "contiguous", method(w, "__getitem__", labels, (Ellipsis, slice(1, None))))
+    shifted = method(w, "contiguous", method(w, "__getitem__", labels, (Ellipsis, slice(1, None))))
     logits = method(w, "view", logits, -1, logits.shape[-1])
-    labels = method(w, "view", labels, -1)
-    return functional(w, "cross_entropy", logits, labels, ignore_index=-100)
+    shifted = method(w, "view", shifted, -1)
+    return functional(w, "cross_entropy", logits, shifted, ignore_index=-100)
 
 
 def classification_loss(w: World, logits: Tensor, labels: Tensor, config: Config) -> Any:
@@ -323,7 +323,7 @@ def activation(w: World, name: str, x: Tensor) -> Any:
 
 
 def _gelu_new(w: World, x: Tensor) -> Any:
-    """0.5 * x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x ** 3))): nested, so that each result dies in time."""
+    """0.5 * x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x ** 3))): nested, so that results die in time."""
     f = partial(torch_function, w)
     return f(
         "torch.mul",

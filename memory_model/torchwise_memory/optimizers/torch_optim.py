@@ -113,7 +113,6 @@ class SGD(_PerParameter):
 class Adam(_PerParameter):
     native_name = "torch.optim.Adam"
     states = ("exp_avg", "exp_avg_sq")
-    single_buffers = 2
     # the decayed gradients are deleted before the square root is taken
     decay_stays = False
     decoupled: ClassVar[bool] = False

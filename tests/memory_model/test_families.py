@@ -1,0 +1,167 @@
+"""Hand-written families against real PyTorch: parameters exactly, peaks within half a per cent.
+
+Each function below does what the script of a reference row did, on the runtime, with the same variables alive.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from torchwise_memory import families
+from torchwise_memory.allocator import Allocator, AllocatorSettings
+from torchwise_memory.classes import CLASS_FUNCTIONS, CLASSES
+from torchwise_memory.library import METHODS
+from torchwise_memory.modules.base import Module, call
+from torchwise_memory.modules.native import NativeClass
+from torchwise_memory.report import Phase
+from torchwise_memory.runtime.contexts import Autocast, GradMode
+from torchwise_memory.runtime.dtypes import DTYPES
+from torchwise_memory.runtime.ledger import StorageKind
+from torchwise_memory.runtime.world import World
+
+DATA = Path(__file__).parent / "data" / "oracle_steps.jsonl"
+ROWS = [json.loads(line) for line in DATA.read_text().splitlines()]
+PHASES = {"fwd": Phase.FORWARD, "bwd": Phase.BACKWARD, "opt": Phase.OPTIMIZER}
+HALF = {"amp-fp16": "float16", "amp-bf16": "bfloat16"}
+
+
+def make(w: World, name: str, *args: Any, **kwargs: Any) -> Any:
+    native: NativeClass = CLASSES[name]
+    made = native.make()
+    native.construct(w, made, *args, **kwargs)
+    return made
+
+
+def gpt2(w: World, config: dict[str, Any]) -> Module:
+    dtype = DTYPES["bfloat16"] if config["precision"] == "bf16" else DTYPES["float32"]
+    changes = config["model_config"]
+    model = families.build(
+        w, config["auto_class"], families.config_of(config["model_type"], **changes), dtype, config["attn"]
+    )
+    if config.get("checkpointing"):
+        model.gradient_checkpointing_enable(w, {"use_reentrant": False})
+    return model.to(w, "cuda")
+
+
+def tokens(w: World, config: dict[str, Any]) -> Any:
+    return w.new((config["batch"], config["seq"]), DTYPES["int64"], "randint", kind=StorageKind.INPUT)
+
+
+def optimizer(w: World, model: Module, config: dict[str, Any]) -> Any:
+    options = dict(config["optimizer"])
+    name = options.pop("name")
+    qualified = f"bitsandbytes.optim.{name}" if "8bit" in name else f"torch.optim.{name}"
+    return make(w, qualified, model.list_parameters(w), lr=1e-4, **options)
+
+
+def train(w: World, config: dict[str, Any]) -> None:
+    model = gpt2(w, config)
+    input_ids = tokens(w, config)
+    steps = optimizer(w, model, config)
+    scaler = make(w, "torch.amp.GradScaler", "cuda") if config["precision"] == "amp-fp16" else None
+    half = HALF.get(config["precision"])
+    for step in range(3):
+        if step == 2:
+            w.ledger.watch()
+        steps.zero_grad(w, set_to_none=config.get("set_to_none", True))
+        for _ in range(config.get("accum", 1)):
+            autocast = Autocast("cuda", DTYPES[half] if half else None)
+            if half:
+                autocast.enter(w)
+            outputs: Any = call(w, model, (), {"input_ids": input_ids, "labels": input_ids})
+            loss: Any = outputs.lookup("loss")
+            if config.get("accum", 1) > 1:
+                loss = METHODS["__truediv__"].call(w, loss, config["accum"])
+            if half:
+                autocast.leave(w)
+            if scaler is not None:
+                METHODS["backward"].call(w, scaler.scale(w, loss))
+            else:
+                METHODS["backward"].call(w, loss)
+        if config.get("clip"):
+            scaler.unscale_(w, steps)
+            CLASS_FUNCTIONS["torch.nn.utils.clip_grad_norm_"].call(w, model.list_parameters(w), config["clip"])
+        if scaler is not None:
+            scaler.step(w, steps)
+            scaler.update(w)
+        else:
+            steps.step(w)
+
+
+def infer(w: World, config: dict[str, Any]) -> None:
+    model = gpt2(w, config)
+    input_ids = tokens(w, config)
+    model.eval(w)
+    half = HALF.get(config["precision"])
+    for step in range(3):
+        if step == 2:
+            w.ledger.watch()
+        no_grad, autocast = GradMode(False), Autocast("cuda", DTYPES[half] if half else None)
+        no_grad.enter(w)
+        if half:
+            autocast.enter(w)
+        outputs = call(w, model, (), {"input_ids": input_ids})
+        if half:
+            autocast.leave(w)
+        no_grad.leave(w)
+    del outputs
+
+
+@pytest.fixture(autouse=True)
+def without_collector():
+    """Lifetimes must not depend on the collector."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def run(config: dict[str, Any], settings: AllocatorSettings | None = None) -> World:
+    w = World(Allocator(settings), sm=config.get("sm", 80))
+    (infer if config.get("mode") == "inference" else train)(w, config)
+    w.close()
+    return w
+
+
+FAMILY_ROWS = [row for row in ROWS if row["config"].get("model_type") in families.FAMILIES]
+
+
+@pytest.mark.parametrize("row", FAMILY_ROWS, ids=lambda row: row["config"]["id"])
+def test_peak_of_a_step(row: dict[str, Any]):
+    w = run(row["config"])
+    assert w.ledger.peak_bytes == pytest.approx(row["peak_allocated"], rel=0.005)
+    assert w.ledger.peak_phase is PHASES[row["peak_phase"]]
+    assert not w.ledger.live, "storages outlived the program"
+
+
+def test_reserved_peaks_are_close():
+    errors = []
+    for row in FAMILY_ROWS[:8]:
+        w = run(row["config"])
+        errors.append(abs(w.ledger.allocator.peak_reserved / row["peak_reserved"] - 1))
+    assert sorted(errors)[len(errors) // 2] <= 0.01
+
+
+@pytest.mark.parametrize("row", FAMILY_ROWS, ids=lambda row: row["config"]["id"])
+def test_parameters_are_exact(row: dict[str, Any]):
+    model = gpt2(World(), row["config"])
+    assert sum(parameter.numel for _, parameter in model.walk_parameters()) == row["params"]
+
+
+def test_gpt2_has_the_names_of_the_published_checkpoint():
+    w = World()
+    model = families.build(w, "GPT2LMHeadModel", families.config_of("openai-community/gpt2"))
+    names = [name for name, _ in model.walk_parameters()]
+    assert sum(parameter.numel for _, parameter in model.walk_parameters()) == 124439808
+    assert len(names) == 148
+    assert names[:3] == ["transformer.wte.weight", "transformer.wpe.weight", "transformer.h.0.ln_1.weight"]
+    assert "transformer.h.11.mlp.c_proj.bias" in names
+    assert "lm_head.weight" not in names
+    assert "lm_head.weight" in model.state_dict(w)
+
+
