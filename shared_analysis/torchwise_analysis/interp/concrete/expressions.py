@@ -1,0 +1,325 @@
+"""Evaluation of expression nodes.
+
+Operands live in host locals of these functions for as long as CPython keeps them on its value stack:
+until the operation that consumes them is done, and no longer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, cast
+
+from torchwise_analysis.interp.concrete import operators, text
+from torchwise_analysis.interp.concrete.values import (
+    MISSING,
+    Class,
+    Frame,
+    Function,
+    Int,
+    Iter,
+    Super,
+    Unknown,
+    Value,
+)
+from torchwise_analysis.source import nodes
+
+if TYPE_CHECKING:
+    from torchwise_analysis.interp.concrete.interpreter import Interpreter
+
+Evaluate = Callable[["Interpreter", nodes.Expr, Frame], Value]
+
+
+def constant(it: Interpreter, node: nodes.Constant, frame: Frame) -> Value:
+    value = node.value
+    if value.__class__ is int and not frame.module.is_library and it.module_depth == 0:
+        return Int(cast(int, value), it.origin_of(node, frame))
+    return Ellipsis if value is nodes.EllipsisType.ELLIPSIS else value
+
+
+def name(it: Interpreter, node: nodes.Name, frame: Frame) -> Value:
+    wanted = node.id
+    if wanted in frame.names:
+        return frame.names[wanted]
+    scope = frame.outer
+    while scope is not None:
+        if wanted in scope.names and not scope.is_class:
+            return scope.names[wanted]
+        scope = scope.outer
+    return it.global_name(wanted, frame, node)
+
+
+def attribute(it: Interpreter, node: nodes.Attribute, frame: Frame) -> Value:
+    owner = it.evaluate(node.value, frame)
+    value = it.find_attribute(owner, node.attr)
+    if value is MISSING:
+        it.place(node, frame)
+        return it.missing_attribute(owner, node.attr)
+    return value
+
+
+def subscript(it: Interpreter, node: nodes.Subscript, frame: Frame) -> Value:
+    owner = it.evaluate(node.value, frame)
+    index = it.evaluate(node.index, frame)
+    it.place(node, frame)
+    return it.get_item(owner, index)
+
+
+def slice_(it: Interpreter, node: nodes.Slice, frame: Frame) -> Value:
+    lower = None if node.lower is None else it.evaluate(node.lower, frame)
+    upper = None if node.upper is None else it.evaluate(node.upper, frame)
+    step = None if node.step is None else it.evaluate(node.step, frame)
+    return slice(lower, upper, step)
+
+
+def call(it: Interpreter, node: nodes.Call, frame: Frame) -> Value:
+    if node.func.__class__ is nodes.Name and not node.args and cast(nodes.Name, node.func).id == "super":
+        return zero_argument_super(it, frame)
+    callee = it.evaluate(node.func, frame)
+    args: list[Value] = []
+    for argument in node.args:
+        if argument.__class__ is nodes.Starred:
+            args.extend(it.iterate(it.evaluate(cast(nodes.Starred, argument).value, frame)))
+        else:
+            args.append(it.evaluate(argument, frame))
+    keywords: dict[str, Value] = {}
+    for keyword in node.keywords:
+        value = it.evaluate(keyword.value, frame)
+        if keyword.name is None:
+            keywords.update(it.as_keywords(value))
+        else:
+            keywords[keyword.name] = value
+        del value
+    it.place(node, frame)
+    return it.call(callee, args, keywords)
+
+
+def zero_argument_super(it: Interpreter, frame: Frame) -> Value:
+    scope: Frame | None = frame
+    while scope is not None:
+        if scope.cell is not None and scope.cell.cls is not None and scope.first in scope.names:
+            return Super(scope.cell.cls, scope.names[scope.first])
+        scope = scope.outer
+    raise it.error("RuntimeError", "super(): no arguments")
+
+
+def binary(it: Interpreter, node: nodes.Binary, frame: Frame) -> Value:
+    left = it.evaluate(node.left, frame)
+    right = it.evaluate(node.right, frame)
+    if left.__class__ in operators.PLAIN and right.__class__ in operators.PLAIN:
+        return operators.plain_binary(it, node.op, left, right)
+    it.place(node, frame)
+    return operators.binary(it, node.op, left, right)
+
+
+def unary(it: Interpreter, node: nodes.Unary, frame: Frame) -> Value:
+    operand = it.evaluate(node.operand, frame)
+    if node.op == "not":
+        return not it.truth(operand, node, frame)
+    it.place(node, frame)
+    return operators.unary(it, node.op, operand)
+
+
+def bool_op(it: Interpreter, node: nodes.BoolOp, frame: Frame) -> Value:
+    is_and = node.op == "and"
+    value: Value = None
+    last = len(node.values) - 1
+    for index, operand in enumerate(node.values):
+        value = it.evaluate(operand, frame)
+        if index < last and it.truth(value, operand, frame) != is_and:
+            return value
+    return value
+
+
+def compare(it: Interpreter, node: nodes.Compare, frame: Frame) -> Value:
+    left = it.evaluate(node.left, frame)
+    result: Value = True
+    last = len(node.ops) - 1
+    for index, (op, operand) in enumerate(zip(node.ops, node.comparators, strict=True)):
+        right = it.evaluate(operand, frame)
+        it.place(node, frame)
+        result = operators.compare(it, op, left, right)
+        if index < last and not it.truth(result, node, frame):
+            return result
+        left = right
+    return result
+
+
+def if_exp(it: Interpreter, node: nodes.IfExp, frame: Frame) -> Value:
+    chosen = node.body if it.truth(it.evaluate(node.test, frame), node.test, frame) else node.orelse
+    return it.evaluate(chosen, frame)
+
+
+def elements(it: Interpreter, members: tuple[nodes.Expr, ...], frame: Frame) -> list[Value]:
+    out: list[Value] = []
+    for member in members:
+        if member.__class__ is nodes.Starred:
+            out.extend(it.iterate(it.evaluate(cast(nodes.Starred, member).value, frame)))
+        else:
+            out.append(it.evaluate(member, frame))
+    return out
+
+
+def list_expr(it: Interpreter, node: nodes.ListExpr, frame: Frame) -> Value:
+    return elements(it, node.elements, frame)
+
+
+def tuple_expr(it: Interpreter, node: nodes.TupleExpr, frame: Frame) -> Value:
+    return tuple(elements(it, node.elements, frame))
+
+
+def set_expr(it: Interpreter, node: nodes.SetExpr, frame: Frame) -> Value:
+    out: set[Value] = set()
+    for value in elements(it, node.elements, frame):
+        operators.add_to_set(it, out, value)
+    return out
+
+
+def dict_expr(it: Interpreter, node: nodes.DictExpr, frame: Frame) -> Value:
+    out: dict[Value, Value] = {}
+    for key, value in zip(node.keys, node.values, strict=True):
+        if key is None:
+            out.update(it.as_mapping(it.evaluate(value, frame)))
+        else:
+            operators.store(it, out, it.evaluate(key, frame), it.evaluate(value, frame))
+    return out
+
+
+def comprehension(it: Interpreter, node: nodes.Comprehension, frame: Frame) -> Value:
+    inner = it.inner_frame(frame)
+    if node.kind is nodes.ComprehensionKind.GENERATOR:
+        first = it.iterate(it.evaluate(node.generators[0].iter, frame))
+        return Iter(_generate(it, node, inner, first), "generator")
+    rounds = _rounds(it, node.generators, 0, inner, it.iterate(it.evaluate(node.generators[0].iter, frame)))
+    if node.kind is nodes.ComprehensionKind.LIST:
+        return [it.evaluate(node.element, inner) for _ in rounds]
+    if node.kind is nodes.ComprehensionKind.SET:
+        out: set[Value] = set()
+        for _ in rounds:
+            operators.add_to_set(it, out, it.evaluate(node.element, inner))
+        return out
+    made: dict[Value, Value] = {}
+    assert node.value is not None
+    for _ in rounds:
+        operators.store(it, made, it.evaluate(node.element, inner), it.evaluate(node.value, inner))
+    return made
+
+
+def _generate(
+    it: Interpreter, node: nodes.Comprehension, inner: Frame, first: Iterator[Value]
+) -> Iterator[Value]:
+    for _ in _rounds(it, node.generators, 0, inner, first):
+        yield it.evaluate(node.element, inner)
+
+
+def _rounds(
+    it: Interpreter,
+    generators: tuple[nodes.Generator, ...],
+    index: int,
+    inner: Frame,
+    source: Iterator[Value],
+) -> Iterator[None]:
+    """One item for each round of the innermost `for`; a generator, so that no closure keeps values."""
+    generator = generators[index]
+    for item in source:
+        it.burn()
+        it.assign(generator.target, item, inner)
+        del item
+        if not all(it.truth(it.evaluate(test, inner), test, inner) for test in generator.conditions):
+            continue
+        if index + 1 == len(generators):
+            yield None
+        else:
+            deeper = it.iterate(it.evaluate(generators[index + 1].iter, inner))
+            yield from _rounds(it, generators, index + 1, inner, deeper)
+
+
+def lambda_(it: Interpreter, node: nodes.Lambda, frame: Frame) -> Value:
+    return make_function(it, node, "<lambda>", frame)
+
+
+def make_function(
+    it: Interpreter, node: nodes.FunctionDef | nodes.Lambda, name: str, frame: Frame
+) -> Function:
+    """A function object: defaults are evaluated now, free names are looked up when it runs."""
+    scope: Frame | None = frame
+    cell = frame.cell if frame.is_class else None
+    while scope is not None and scope.is_class:
+        scope = scope.outer
+    function = Function(node, name, frame.module, scope, frame.base)
+    function.cell = cell
+    for param in node.params:
+        if param.default is not None:
+            function.defaults[param.name] = it.evaluate(param.default, frame)
+    return function
+
+
+def formatted(it: Interpreter, node: nodes.FormattedString, frame: Frame) -> Value:
+    pieces: list[str] = []
+    for part in node.parts:
+        if isinstance(part, str):
+            pieces.append(part)
+            continue
+        value = it.evaluate(part, frame)
+        if isinstance(value, Unknown):
+            return Unknown(f"a text made of {value.why}", value.origin)
+        pieces.append(text.text_of(it, value))
+    return text.bounded("".join(pieces))
+
+
+def starred(it: Interpreter, node: nodes.Starred, frame: Frame) -> Value:
+    return tuple(it.iterate(it.evaluate(node.value, frame)))
+
+
+def named(it: Interpreter, node: nodes.NamedExpr, frame: Frame) -> Value:
+    value = it.evaluate(node.value, frame)
+    target = frame
+    while target.function is None and target.outer is not None and target.names is not target.module.names:
+        target = target.outer
+    it.assign(node.target, value, target)
+    return value
+
+
+def await_(it: Interpreter, node: nodes.Await, frame: Frame) -> Value:
+    return it.evaluate(node.value, frame)
+
+
+def yielded(it: Interpreter, node: nodes.Expr, frame: Frame) -> Value:
+    """The value of a `yield` that the statement's generator has already carried out."""
+    scope: Frame | None = frame
+    while scope is not None:
+        if scope.sent is not None and id(node) in scope.sent:
+            return scope.sent[id(node)]
+        scope = scope.outer
+    return None
+
+
+EXPRESSIONS: dict[type[nodes.Expr], Evaluate] = cast(
+    "dict[type[nodes.Expr], Evaluate]",
+    {
+        nodes.Constant: constant,
+        nodes.Name: name,
+        nodes.Attribute: attribute,
+        nodes.Subscript: subscript,
+        nodes.Slice: slice_,
+        nodes.Call: call,
+        nodes.Starred: starred,
+        nodes.Binary: binary,
+        nodes.Unary: unary,
+        nodes.BoolOp: bool_op,
+        nodes.Compare: compare,
+        nodes.IfExp: if_exp,
+        nodes.ListExpr: list_expr,
+        nodes.TupleExpr: tuple_expr,
+        nodes.SetExpr: set_expr,
+        nodes.DictExpr: dict_expr,
+        nodes.Comprehension: comprehension,
+        nodes.Lambda: lambda_,
+        nodes.FormattedString: formatted,
+        nodes.NamedExpr: named,
+        nodes.Await: await_,
+        nodes.Yield: yielded,
+        nodes.YieldFrom: yielded,
+    },
+)
+
+__all__ = ["EXPRESSIONS", "Class", "elements", "make_function"]

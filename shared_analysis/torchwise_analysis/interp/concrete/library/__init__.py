@@ -1,0 +1,859 @@
+"""What the interpreter knows of libraries, behind one object.
+
+`Library` binds names of libraries to tables of the memory runtime, and carries what program values do to
+runtime objects and back. Nothing of a runtime object is reachable except through those tables.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, cast
+
+from torchwise_analysis.interp.concrete.errors import Stopped
+from torchwise_analysis.interp.concrete.library.imports import Imports
+from torchwise_analysis.interp.concrete.library.spaces import Spaces
+from torchwise_analysis.interp.concrete.values import (
+    MISSING,
+    BoundMethod,
+    Builtin,
+    Class,
+    Frame,
+    Function,
+    Instance,
+    Iter,
+    Keywords,
+    ModuleValue,
+    Namespace,
+    Opaque,
+    Partial,
+    Property,
+    Symbol,
+    Unknown,
+    Value,
+)
+from torchwise_analysis.source import nodes
+from torchwise_memory.classes import CLASSES
+from torchwise_memory.library import FUNCTIONS, METHODS, TENSOR_ATTRIBUTES
+from torchwise_memory.modules import base
+from torchwise_memory.modules.base import Module
+from torchwise_memory.modules.copying import copy_module, copy_tensor
+from torchwise_memory.modules.native import NativeAttribute, NativeClass
+from torchwise_memory.operators.registry import Function as NativeFunction
+from torchwise_memory.optimizers.base import Optimizer
+from torchwise_memory.optimizers.scaling import GradScaler
+from torchwise_memory.report import Origin
+from torchwise_memory.runtime.device import Device, device_of
+from torchwise_memory.runtime.dtypes import DType
+from torchwise_memory.runtime.errors import Unsupported
+from torchwise_memory.runtime.tensor import Parameter, Size, Tensor, set_data, values_of
+from torchwise_memory.runtime.unknown import UnknownItems, UnknownScalar
+
+if TYPE_CHECKING:
+    from torchwise_analysis.interp.concrete.interpreter import Interpreter
+
+_ITEMS_LIMIT = 4096
+# Arguments that change nothing in memory: an unknown there is no loss.
+_HARMLESS = frozenset(
+    {"generator", "memory_format", "layout", "pin_memory", "out", "non_blocking", "foreach"}
+)
+
+_CLASS_OF_HOST = {native.host: name for name, native in CLASSES.items()}
+
+
+class HostCallable:
+    """A function of the program that the runtime may call (a hook, a closure, a checkpointed body)."""
+
+    __slots__ = ("function", "it")
+
+    def __init__(self, it: Interpreter, function: Value) -> None:
+        self.it = it
+        self.function = function
+
+    def __call__(self, *args: Value, **keywords: Value) -> Value:
+        given = [from_runtime(self.it, a) for a in args]
+        del args
+        return to_runtime(self.it, self.it.call(self.function, given, keywords))
+
+
+class ForwardOverride:
+    """`forward` of a class written in the program, or of one module that was given another one."""
+
+    __slots__ = ("it",)
+
+    def __init__(self, it: Interpreter) -> None:
+        self.it = it
+
+    def __call__(
+        self, w: object, module: Module, args: Sequence[object], kwargs: Mapping[str, object]
+    ) -> object:
+        it = self.it
+        own = module.fields.get("forward", MISSING)
+        if own is not MISSING:
+            return it.call(own, list(args), dict(kwargs))
+        forward = it.class_of(module).find("forward")
+        if isinstance(forward, Function):
+            return it.call_function(forward, [module, *args], dict(kwargs))
+        return it.call(it.bind_member(forward, module, it.class_of(module)), list(args), dict(kwargs))
+
+
+class Library:
+    """The libraries of one run."""
+
+    def __init__(self, it: Interpreter) -> None:
+        self.it = it
+        self.imports = Imports(it)
+        self.classes: dict[str, Class] = {}
+        self.program_classes: weakref.WeakKeyDictionary[object, Class] = weakref.WeakKeyDictionary()
+        self.methods: dict[str, Builtin] = {}
+        self.override = ForwardOverride(it)
+        self.spaces = Spaces(it)
+        self.functions: dict[str, Builtin] = {}
+        # facts of the plan as they are met: name -> (value, place)
+        self.met: dict[str, tuple[object, Origin | None]] = {}
+        self.models: list[tuple[weakref.ref[Module], Origin | None]] = []
+        self.model_inputs: list[tuple[tuple[int, ...], str, Origin | None]] = []
+
+    # -- modules and names
+
+    def known_module(self, name: str) -> Value:
+        """The name space that stands for a library module; None if there is none."""
+        return self.spaces.module(name)
+
+    def import_module(self, it: Interpreter, name: str, frame: Frame) -> Value:
+        return self._or_absent(self.imports.find(name, frame.module.path), name)
+
+    def import_from(self, it: Interpreter, node: nodes.ImportFrom, frame: Frame) -> None:
+        absolute = self.imports.absolute(node, frame.module)
+        if absolute:
+            self._or_absent(self.imports.find(absolute, frame.module.path), absolute)
+        self.imports.import_from(node, frame)
+
+    def _or_absent(self, found: Value, name: str) -> Value:
+        """A package that cannot be read counts as not installed where the script is ready for that."""
+        if isinstance(found, Unknown) and self.it.expects_import_errors:
+            self.it.assume(f"{name.partition('.')[0]} is not installed")
+            raise self.it.error("ModuleNotFoundError", f"No module named '{name}'")
+        return found
+
+    def submodule(self, owner: ModuleValue, name: str) -> Value:
+        return self.imports.submodule(owner, name)
+
+    def star_unknown(self, module: ModuleValue) -> bool:
+        return self.imports.has_unknown_star(module)
+
+    def main_names(self) -> Value:
+        main = self.imports.loaded.get("__main__")
+        return main.names if isinstance(main, ModuleValue) else {}
+
+    def member(self, owner: Namespace, name: str) -> Value:
+        if name in owner.members:
+            return owner.members[name]
+        if name == "__name__":
+            return owner.name
+        if owner.resolve is not None:
+            value = owner.resolve(name)
+            if value is not MISSING:
+                owner.members[name] = value
+                return value
+        return MISSING
+
+    def qualified(self, name: str) -> Value:
+        """`torch.nn.functional.linear`: a function, a class or MISSING."""
+        if name in self.functions:
+            return self.functions[name]
+        if name in FUNCTIONS:
+            function = FUNCTIONS[name]
+            made = Builtin(name, lambda it, a, k: self.invoke(function, a, k))
+            self.functions[name] = made
+            return made
+        if name in CLASSES:
+            return self.native_class(name)
+        return MISSING
+
+    # -- classes of the runtime
+
+    def native_class(self, name: str) -> Class:
+        """The class of the program's view that stands for a native one."""
+        if name in self.classes:
+            return self.classes[name]
+        native = CLASSES[name]
+        bases = tuple(self.native_class(b) for b in native.bases if b in CLASSES) or (self.it.types.object,)
+        module, _, short = name.rpartition(".")
+        cls = Class(short, bases, module=module, tag=name)
+        self.classes[name] = cls
+        cls.mro = (cls, *bases[0].mro)
+        cls.traits["native"] = native
+        cls.members["__init__"] = Builtin(f"{name}.__init__", lambda it, a, k: self._initialize(native, a, k))
+        cls.resolve = lambda member: self._native_member(native, member)
+        return cls
+
+    def _native_member(self, native: NativeClass, name: str) -> Value | None:
+        key = f"{native.name}.{name}"
+        if key in self.methods:
+            return self.methods[key]
+        function = native.methods.get(name)
+        if function is not None:
+            made = Builtin(key, lambda it, a, k: self._method(function, name, a, k))
+            self.methods[key] = made
+            return made
+        attribute = native.attributes.get(name)
+        return None if attribute is None else _property_of(attribute, name)
+
+    def _initialize(self, native: NativeClass, args: list[Value], keywords: Keywords) -> Value:
+        receiver = args.pop(0)
+        given = [self.argument(v, native.name) for v in args]
+        named = {n: self.argument(v, native.name) for n, v in keywords.items()}
+        self._note_construction(native, receiver, given, named)
+        native.construct(self.it.world, receiver, *given, **named)
+        return None
+
+    def _method(self, function: NativeFunction, name: str, args: list[Value], keywords: Keywords) -> Value:
+        """A method of a native class; steps of optimizers are events."""
+        receiver = args[0]
+        if isinstance(receiver, Module) and name == "__call__":
+            args.pop(0)
+            return self._run_module(receiver, args, keywords)
+        given = [receiver, *(self.argument(v, function.name) for v in args[1:])]
+        named = {n: self.argument(v, function.name) for n, v in keywords.items()}
+        del args
+        result = from_runtime(self.it, function.invoke(self.it.world, given, named))
+        if name == "step" and isinstance(receiver, (Optimizer, GradScaler)):
+            self.it.loops.steps += 1
+        return result
+
+    def allocate(self, cls: Class) -> Value:
+        native = cast(NativeClass, cls.trait("native"))
+        made = native.make()
+        if isinstance(made, Module):
+            made.program_class = cls
+            if isinstance(cls.find("forward"), Function):
+                made.forward_override = self.override
+            self.models.append((weakref.ref(made), self.it.origin()))
+        elif cls.tag != native.name:
+            self.program_classes[made] = cls
+        return cast(Value, made)
+
+    def _note_construction(
+        self, native: NativeClass, receiver: Value, args: list[Value], keywords: Keywords
+    ) -> None:
+        if isinstance(receiver, Optimizer):
+            options = [n for n in ("fused", "foreach", "momentum", "amsgrad") if keywords.get(n)]
+            shown = native.name.rpartition(".")[2] + (f" ({', '.join(options)})" if options else "")
+            self.met.setdefault("optimizer", (shown, self.it.origin()))
+
+    def parameter_names(self, cls: Class) -> list[str] | None:
+        native = cls.traits.get("native")
+        return [p.name for p in native.params] if isinstance(native, NativeClass) else None
+
+    def class_of(self, value: Value) -> Class:
+        if isinstance(value, Module):
+            cls = value.program_class
+            if isinstance(cls, Class):
+                return cls
+        if value in self.program_classes if _is_weakly_keyed(value) else False:
+            return self.program_classes[value]
+        name = _CLASS_OF_HOST.get(type(value))
+        if name is not None:
+            return self.native_class(name)
+        return self.spaces.class_of(value)
+
+    def is_abstract_kind(self, value: Value, cls: Class, wanted: Class) -> bool:
+        """`isinstance(x, collections.abc.Sequence)` and the like."""
+        kinds = _ABSTRACT.get(wanted.name)
+        if kinds is not None and not wanted.tag:
+            carrier = value.payload if isinstance(value, Instance) and value.payload is not None else value
+            return isinstance(carrier, kinds)
+        if wanted.name == "Callable":
+            return isinstance(value, (Function, Builtin, BoundMethod, Partial, Class, Module))
+        return False
+
+    # -- calls into the runtime
+
+    def argument(self, value: Value, what: str) -> Value:
+        """A value on its way into the runtime. Unknowns stop here, loudly."""
+        if isinstance(value, Unknown):
+            raise Stopped(f"{value.why} is not known and reaches {what}", value.origin or self.it.origin())
+        return to_runtime(self.it, value)
+
+    def invoke(self, function: NativeFunction, args: list[Value], keywords: Keywords) -> Value:
+        given = [self.argument(v, function.name) for v in args]
+        named = {
+            n: self.argument(v, function.name)
+            for n, v in keywords.items()
+            if not (n in _HARMLESS and isinstance(v, (Unknown, Opaque)))
+        }
+        return from_runtime(self.it, function.invoke(self.it.world, given, named))
+
+    def call_function(self, it: Interpreter, name: str, args: list[Value], keywords: Keywords) -> Value:
+        function = FUNCTIONS.get(name)
+        if function is None:
+            raise Stopped(f"{name} is not modelled", it.origin())
+        return self.invoke(function, args, keywords)
+
+    def call_method(
+        self, it: Interpreter, receiver: Value, name: str, args: list[Value], keywords: Keywords
+    ) -> Value:
+        function = METHODS.get(name)
+        if function is None:
+            raise Stopped(f"Tensor.{name} is not modelled", it.origin())
+        return self.invoke(function, [receiver, *args], keywords)
+
+    def call_module(self, module: Module, args: list[Value], keywords: Keywords) -> Value:
+        """`module(*args, **keywords)`."""
+        cls = self.class_of(module)
+        hook = cls.find("__call__")
+        if isinstance(hook, Function):
+            return self.it.call_function(hook, [module, *args], keywords)
+        return self._run_module(module, args, keywords)
+
+    def _run_module(self, module: Module, args: list[Value], keywords: Keywords) -> Value:
+        it = self.it
+        outermost = it.module_depth == 0
+        if module.forward_override is None:
+            name = module.native_name
+            given = tuple(self.argument(v, name) for v in args)
+            named = {n: self.argument(v, name) for n, v in keywords.items()}
+        else:
+            given = tuple(args)
+            named = dict(keywords)
+        args.clear()
+        keywords.clear()
+        if outermost:
+            self._note_input(module, given, named)
+        result = base.call(it.world, module, given, named)
+        if outermost and _has_parameters(module):
+            it.loops.calls += 1
+        return from_runtime(it, result)
+
+    def _note_input(self, module: Module, args: tuple[Value, ...], keywords: dict[str, Value]) -> None:
+        if len(self.model_inputs) > 16 or not _has_parameters(module):
+            return
+        for value in (*args, *keywords.values()):
+            if isinstance(value, Tensor) and value.ndim >= 1:
+                self.model_inputs.append((tuple(value.shape), value.dtype.name, self.it.origin()))
+                return
+
+    def call_object(self, callee: Value, args: list[Value], keywords: Keywords) -> Value:
+        """Calling an object of the runtime that is neither module nor function."""
+        cls = self.class_of(callee)
+        method = cls.find("__call__")
+        if isinstance(method, Builtin):
+            return self.it.call(method, [callee, *args], keywords)
+        return MISSING
+
+    # -- attributes of runtime objects
+
+    def tensor_attribute(self, tensor: Tensor, name: str) -> Value:
+        attribute = TENSOR_ATTRIBUTES.get(name)
+        if attribute is not None:
+            return from_runtime(self.it, attribute.get(self.it.world, tensor))
+        if name == "backward":
+            return BoundMethod(self.backward, tensor)
+        function = METHODS.get(name)
+        if function is not None:
+            made = self.methods.get(name)
+            if made is None:
+                made = Builtin(f"Tensor.{name}", lambda it, a, k: self.invoke(function, a, k))
+                self.methods[name] = made
+            return BoundMethod(made, tensor)
+        if name == "__class__":
+            return self.class_of(tensor)
+        return self.spaces.tensor_extra(tensor, name)
+
+    @property
+    def backward(self) -> Builtin:
+        made = self.methods.get("backward")
+        if made is None:
+            made = self.methods["backward"] = Builtin("Tensor.backward", self._backward)
+        return made
+
+    def _backward(self, it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+        result = self.invoke(METHODS["backward"], args, keywords)
+        it.loops.backwards += 1
+        return result
+
+    def set_tensor_attribute(self, tensor: Tensor, name: str, value: Value) -> None:
+        attribute = TENSOR_ATTRIBUTES.get(name)
+        if name == "data" and isinstance(value, Tensor):
+            set_data(tensor, value)
+        elif name == "grad":
+            tensor.grad = value if isinstance(value, Tensor) else None
+        elif name == "requires_grad":
+            tensor.requires_grad = self.it.truth(value)
+        elif attribute is not None and attribute.set is not None:
+            attribute.set(self.it.world, tensor, self.argument(value, f"Tensor.{name}"))
+
+    def module_attribute(self, module: Module, name: str) -> Value:
+        cls = self.class_of(module)
+        member = cls.find(name)
+        if isinstance(member, Property):
+            return self.it.bind_member(member, module, cls)
+        value = module.lookup(name)
+        if value is not base.MISSING:
+            return from_runtime(self.it, value)
+        if member is not MISSING:
+            return self.it.bind_member(member, module, cls)
+        special = self._special_attribute(module, cls, name)
+        if special is not MISSING:
+            return special
+        fallback = cls.find("__getattr__")
+        if fallback is not MISSING:
+            return self.it._ask_getattr(fallback, module, name)
+        return MISSING
+
+    def _special_attribute(self, module: Module, cls: Class, name: str) -> Value:
+        if name == "__class__":
+            return cls
+        if name == "_modules":
+            return module.children
+        if name == "_parameters":
+            return module.parameters
+        if name == "_buffers":
+            return module.buffers
+        if name == "__dict__":
+            return module.fields
+        return MISSING
+
+    def set_module_attribute(self, module: Module, name: str, value: Value) -> None:
+        cls = self.class_of(module)
+        member = cls.find(name)
+        if isinstance(member, Property):
+            if member.setter is None:
+                raise self.it.error("AttributeError", f"can't set attribute '{name}'")
+            self.it.call(member.setter, [module, value], {})
+            return
+        hook = cls.find("__setattr__")
+        if isinstance(hook, Function):
+            self.it.call(hook, [module, name, value], {})
+            return
+        self.assign_to_module(module, name, value)
+
+    def assign_to_module(self, module: Module, name: str, value: Value) -> None:
+        if name == "forward":
+            module.fields["forward"] = value
+            module.forward_override = self.override
+        else:
+            module.assign(name, value)
+
+    def object_attribute(self, owner: Value, name: str) -> Value:
+        cls = self.class_of(owner)
+        member = cls.find(name)
+        if isinstance(member, Property):
+            return self.it.bind_member(member, owner, cls)
+        fields = getattr(owner, "fields", None)
+        if isinstance(owner, Optimizer) and isinstance(fields, dict) and name in fields:
+            return cast("dict[str, Value]", fields)[name]
+        if member is not MISSING:
+            return self.it.bind_member(member, owner, cls)
+        return self.spaces.object_attribute(owner, name)
+
+    def set_object_attribute(self, owner: Value, name: str, value: Value) -> bool:
+        if isinstance(owner, Optimizer):
+            member = self.class_of(owner).find(name)
+            if isinstance(member, Property) and member.setter is not None:
+                self.it.call(member.setter, [owner, value], {})
+            else:
+                owner.fields[name] = value
+            return True
+        return False
+
+    def size_attribute(self, owner: Size, name: str) -> Value:
+        if name == "numel":
+            return Builtin("numel", lambda it, a, k: owner.numel())
+        if name == "__class__":
+            return self.it.types.by_name["tuple"]
+        plain = tuple(owner)
+        return self.it.find_attribute(plain, name)
+
+    def general_method(self, owner: Instance, name: str) -> Value:
+        """What every object has: `object.__setattr__` and friends, through an instance."""
+        return self.super_default(owner, owner.cls, name)
+
+    def super_default(self, receiver: Value, cls: Class, name: str) -> Value:
+        """Members that `object` (or a carrier's type) gives; MISSING if it has none."""
+        it = self.it
+        if name == "__setattr__":
+            return Builtin(name, lambda it, a, k: self._plain_set(receiver, cast(str, a[0]), a[1]))
+        if name == "__getattribute__":
+            return Builtin(name, lambda it, a, k: it.get_attribute(receiver, cast(str, a[0])))
+        if name == "__getattr__" and isinstance(receiver, Module):
+            return Builtin(name, lambda it, a, k: self._plain_get(receiver, cast(str, a[0])))
+        if name in ("__init_subclass__", "__post_init__") and isinstance(receiver, Class):
+            return Builtin(name, lambda it, a, k: None)
+        if name == "__reduce__" or name == "__getstate__":
+            return MISSING
+        if isinstance(receiver, Instance) and receiver.payload is not None:
+            from torchwise_analysis.interp.concrete import methods
+
+            method = methods.method_of(receiver.payload, name)
+            if method is not None:
+                return BoundMethod(method, receiver.payload)
+        if name == "__repr__":
+            return Builtin(name, lambda it, a, k: f"<{cls.name} object>")
+        if name == "__hash__":
+            return Builtin(name, lambda it, a, k: id(receiver))
+        if name == "__eq__" and isinstance(receiver, Instance):
+            return Builtin(name, lambda it, a, k: a[0] is receiver)
+        del it
+        return MISSING
+
+    def _plain_set(self, receiver: Value, name: str, value: Value) -> None:
+        if isinstance(receiver, Instance):
+            receiver.attributes[name] = value
+        elif isinstance(receiver, Module):
+            self.assign_to_module(receiver, name, value)
+
+    def _plain_get(self, receiver: Module, name: str) -> Value:
+        value = receiver.lookup(name)
+        if value is base.MISSING:
+            raise self.it.error(
+                "AttributeError", f"'{self.class_of(receiver).name}' object has no attribute '{name}'"
+            )
+        return from_runtime(self.it, value)
+
+    def class_member(self, owner: Class, name: str) -> Value:
+        if name == "__setattr__":
+            return Builtin(name, lambda it, a, k: self._plain_set(a[0], cast(str, a[1]), a[2]))
+        if name == "__getattr__" and owner.trait("native"):
+            return Builtin(name, lambda it, a, k: self._plain_get(cast(Module, a[0]), cast(str, a[1])))
+        if name == "__init__":
+            return Builtin(name, lambda it, a, k: None)
+        if name == "__annotations__":
+            return {}
+        return self.spaces.class_member(owner, name)
+
+    # -- items, iteration, length
+
+    def get_item(self, owner: Value, index: Value) -> Value:
+        if isinstance(owner, Tensor):
+            return self._tensor_item(owner, index)
+        if isinstance(owner, Opaque) and "__getitem__" in owner.attributes:
+            return self.it.call(owner.attributes["__getitem__"], [index], {})
+        if isinstance(owner, Opaque):
+            return Unknown(f"an item of {owner.kind}", self.it.origin())
+        return self._special_method(owner, "__getitem__", [index])
+
+    def _tensor_item(self, owner: Tensor, index: Value) -> Value:
+        known = _resolved_index(self.it, owner, index)
+        if isinstance(known, Unknown):
+            raise Stopped(f"{known.why} indexes a tensor", known.origin or self.it.origin())
+        return self.invoke(METHODS["__getitem__"], [owner, known], {})
+
+    def _special_method(self, owner: Value, name: str, args: list[Value]) -> Value:
+        cls = self.class_of(owner)
+        method = cls.find(name)
+        if method is MISSING:
+            return MISSING
+        return self.it.call(self.it.bind_member(method, owner, cls), args, {})
+
+    def set_item(self, owner: Value, index: Value, value: Value) -> bool:
+        if isinstance(owner, Tensor):
+            if isinstance(value, Unknown):
+                if value.origin is not None and self.it.module_depth:
+                    raise Stopped(f"{value.why} is written into a tensor", value.origin)
+                return True
+            self.invoke(METHODS["__setitem__"], [owner, _resolved_index(self.it, owner, index), value], {})
+            return True
+        if isinstance(owner, Opaque):
+            return True
+        return self._special_method(owner, "__setitem__", [index, value]) is not MISSING
+
+    def delete_module_item(self, owner: Module, index: Value) -> None:
+        if self._special_method(owner, "__delitem__", [index]) is MISSING:
+            raise self.it.error("TypeError", "object does not support item deletion")
+
+    def iterate(self, value: Value) -> Iterator[Value] | None:
+        if isinstance(value, Tensor):
+            return self._iterate_tensor(value)
+        if isinstance(value, Opaque):
+            step = value.attributes.get("__iter__")
+            if isinstance(step, Builtin):
+                return self.it.iterate(self.it.call(step, [], {}))
+            return self.it._unknown_items(Unknown(value.kind, self.it.origin()))
+        found = self._special_method(value, "__iter__", [])
+        return None if found is MISSING else self.it.iterate(found)
+
+    def _iterate_tensor(self, value: Tensor) -> Iterator[Value]:
+        if value.ndim == 0:
+            raise self.it.error("TypeError", "iteration over a 0-d tensor")
+        if value.ndim == 1 and not value.dtype.is_differentiable and values_of(value) is None:
+            # whole numbers out of a tensor end as positions: what matters is their differences
+            return iter([Symbol("an element of a tensor") for _ in range(min(value.shape[0], _ITEMS_LIMIT))])
+        found = self.invoke(METHODS["unbind"], [value], {})
+        return self.it.iterate(found)
+
+    def length(self, value: Value) -> Value | None:
+        if isinstance(value, Tensor):
+            if value.ndim == 0:
+                raise self.it.error("TypeError", "len() of a 0-d tensor")
+            return value.shape[0]
+        if isinstance(value, Opaque):
+            step = value.attributes.get("__len__")
+            if isinstance(step, Builtin):
+                return self.it.call(step, [], {})
+            return Symbol(f"the length of {value.kind}")
+        if isinstance(value, Iter):
+            return Symbol("the length of an iterator") if value.kind == "range" else None
+        found = self._special_method(value, "__len__", [])
+        return None if found is MISSING else found
+
+    def as_mapping(self, value: Value) -> dict[Value, Value] | None:
+        if isinstance(value, Opaque):
+            return dict(value.attributes)
+        if isinstance(value, Module):
+            return {k: v for k, v in module_items(value).items()}
+        return None
+
+    def truth_of_module(self, value: Module) -> bool | None:
+        if self.class_of(value).find("__len__") is MISSING:
+            return None
+        return bool(self.it.length(value))
+
+    def known_number(self, value: Value) -> int | float | bool | None:
+        """The number a tensor with one known element holds."""
+        if isinstance(value, Tensor):
+            known = values_of(value)
+            if known is not None and len(known) == 1:
+                number = known[0]
+                return number if value.dtype.is_differentiable else int(number)
+        return None
+
+    # -- operators
+
+    def native_binary(self, it: Interpreter, op: str, left: Value, right: Value) -> Value:
+        name = {"/": "__truediv__", "+": "__add__", "|": "__or__"}.get(op, "")
+        if isinstance(left, Opaque) and name in left.attributes:
+            return it.call(left.attributes[name], [right], {})
+        if isinstance(left, Opaque) or isinstance(right, Opaque):
+            return Unknown(f"{op} of {left!r} and {right!r}", it.origin())
+        if isinstance(left, Module) and name:
+            return self._special_method(left, name, [right])
+        if isinstance(left, range) or isinstance(right, range):
+            return MISSING
+        return MISSING
+
+    def native_in_place(self, it: Interpreter, op: str, left: Value, right: Value) -> Value:
+        if op == "+" and isinstance(left, Module):
+            return self._special_method(left, "__iadd__", [right])
+        return MISSING
+
+    def native_contains(self, it: Interpreter, container: Value, item: Value) -> Value:
+        if isinstance(container, Opaque):
+            test = container.attributes.get("__contains__")
+            if isinstance(test, Builtin):
+                return it.call(test, [item], {})
+            return Unknown(f"membership in {container.kind}", it.origin())
+        if isinstance(container, (Module, Optimizer)):
+            return self._special_method(container, "__contains__", [item])
+        return MISSING
+
+    def same(self, left: Value, right: Value) -> bool:
+        return False
+
+    def devices_equal(self, left: Value, right: Value) -> bool:
+        try:
+            return device_of(left).type == device_of(right).type
+        except Unsupported:
+            return False
+
+    # -- context managers
+
+    def enter(self, manager: Value) -> Value:
+        enter = getattr(manager, "enter", None)
+        if enter is None or isinstance(manager, (Module, Tensor)):
+            raise self.it.error("TypeError", f"'{self.it.class_of(manager).name}' is no context manager")
+        enter(self.it.world)
+        return manager
+
+    def leave(self, manager: Value) -> None:
+        leave = getattr(manager, "leave", None)
+        if leave is not None:
+            leave(self.it.world)
+
+    # -- copies
+
+    def copied(self, value: Value, deep: bool, memo: dict[int, Value]) -> Value:
+        if isinstance(value, Module):
+            if not deep:
+                self.it.assume("a shallow copy of a module is the module")
+                return value
+            twin = copy_module(self.it.world, value)
+            memo[id(value)] = twin
+            return twin
+        if isinstance(value, Tensor) and deep:
+            return copy_tensor(self.it.world, value)
+        return value
+
+    def close(self) -> None:
+        self.imports.close()
+        self.models.clear()
+        self.model_inputs.clear()
+        self.methods.clear()
+        self.functions.clear()
+        self.spaces.close()
+
+
+def module_items(value: Module) -> dict[Value, Value]:
+    return {**value.children}
+
+
+_ABSTRACT: dict[str, tuple[type, ...]] = {
+    "Sequence": (list, tuple, str, range),
+    "MutableSequence": (list,),
+    "Iterable": (list, tuple, str, range, dict, set, frozenset, Iter),
+    "Iterator": (Iter,),
+    "Collection": (list, tuple, str, range, dict, set, frozenset),
+    "Container": (list, tuple, str, range, dict, set, frozenset),
+    "Sized": (list, tuple, str, range, dict, set, frozenset),
+    "Mapping": (dict,),
+    "MutableMapping": (dict,),
+    "Set": (set, frozenset),
+    "Number": (int, float, complex),
+    "Real": (int, float),
+    "Integral": (int,),
+    "Hashable": (int, float, str, tuple),
+}
+
+
+def to_runtime(it: Interpreter, value: Value) -> Value:
+    """A value of the program as the runtime takes it."""
+    if value is None or value.__class__ in _AS_IS or isinstance(value, (Tensor, Module, DType, Device)):
+        return value
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, Symbol):
+        if value.is_int and not value.terms:
+            return value.constant
+        return UnknownScalar("int" if value.is_int else "float", value.why)
+    if isinstance(value, list):
+        return [to_runtime(it, v) for v in cast("list[Value]", value)]
+    if isinstance(value, Size):
+        return value
+    if isinstance(value, tuple):
+        return tuple([to_runtime(it, v) for v in cast("tuple[Value, ...]", value)])
+    if isinstance(value, dict):
+        return {k: to_runtime(it, v) for k, v in cast("dict[Value, Value]", value).items()}
+    if isinstance(value, slice):
+        return slice(*[to_runtime(it, v) for v in (value.start, value.stop, value.step)])
+    if isinstance(value, Iter):
+        return [to_runtime(it, v) for v in value.source]
+    if isinstance(value, Instance) and value.payload is not None:
+        return to_runtime(it, value.payload)
+    if isinstance(value, Instance) and value.cls.find("__iter__") is not MISSING:
+        return [to_runtime(it, v) for v in it.iterate(value)]
+    if isinstance(value, (Function, BoundMethod, Builtin, Partial)):
+        return HostCallable(it, value)
+    if isinstance(value, Instance) and value.cls.find("__call__") is not MISSING:
+        return HostCallable(it, value)
+    return value
+
+
+_AS_IS = frozenset({float, str, bool, complex, bytes, type(Ellipsis)})
+
+
+def from_runtime(it: Interpreter, value: object) -> Value:
+    """A result of the runtime as the program sees it."""
+    if isinstance(value, Tensor) or value is None or value.__class__ in _AS_IS or value.__class__ is int:
+        return value
+    if isinstance(value, UnknownScalar):
+        return Symbol(value.reason, is_int=value.kind != "float")
+    if isinstance(value, UnknownItems):
+        return _unknown_rows(value, value.shape)
+    if isinstance(value, HostCallable):
+        return value.function
+    if isinstance(value, Size):
+        return value
+    if value.__class__ is tuple:
+        return tuple([from_runtime(it, v) for v in cast("tuple[object, ...]", value)])
+    if value.__class__ is list:
+        items = cast("list[object]", value)
+        return items if not items or not _needs_care(items[0]) else [from_runtime(it, v) for v in items]
+    if isinstance(value, Iterator):
+        return Iter(cast("Iterator[Value]", value))
+    if isinstance(value, tuple):
+        # torch.max(...) and others return named tuples: their names stay readable
+        return _named_result(it, cast("tuple[object, ...]", value))
+    return value
+
+
+def _needs_care(value: object) -> bool:
+    return isinstance(value, (UnknownScalar, UnknownItems, HostCallable, list, tuple, Iterator))
+
+
+def _named_result(it: Interpreter, value: tuple[object, ...]) -> Value:
+    names = getattr(value, "_fields", None)
+    items = tuple([from_runtime(it, v) for v in value])
+    if not isinstance(names, tuple):
+        return items
+    cls = it.library.spaces.result_class(tuple(str(n) for n in names))
+    return Instance(cls, items)
+
+
+def _unknown_rows(value: UnknownItems, shape: tuple[int, ...]) -> Value:
+    count = 1
+    for extent in shape:
+        count *= extent
+    if count > _ITEMS_LIMIT:
+        return Unknown(value.reason)
+    if not shape:
+        return Symbol(value.reason, is_int=value.kind != "float")
+    return [_unknown_rows(value, shape[1:]) for _ in range(shape[0])]
+
+
+def _resolved_index(it: Interpreter, owner: Tensor, index: Value) -> Value:
+    """An index whose unknown bounds are replaced by ones of the same length."""
+    if isinstance(index, Unknown):
+        return index
+    if isinstance(index, tuple):
+        parts = [_resolved_index(it, owner, part) for part in cast("tuple[Value, ...]", index)]
+        return next((p for p in parts if isinstance(p, Unknown)), tuple(parts))
+    if isinstance(index, slice):
+        return _resolved_slice(it, index)
+    if isinstance(index, Symbol):
+        return 0
+    return index
+
+
+def _resolved_slice(it: Interpreter, index: slice) -> Value:
+    bounds: list[Value] = [index.start, index.stop, index.step]
+    for bound in bounds:
+        if isinstance(bound, Unknown):
+            return bound
+    start, stop, step = bounds
+    if not isinstance(start, Symbol) and not isinstance(stop, Symbol):
+        return index
+    from torchwise_analysis.interp.concrete import operators
+
+    length = operators.symbol_binary("-", stop, 0 if start is None else start)
+    if isinstance(length, int):
+        return slice(0, max(length, 0), step)
+    if isinstance(start, Symbol) and stop is None:
+        it.assume(f"a slice from {start.why} on is the whole")
+        return slice(None, None, step)
+    it.assume(f"a slice up to {length.why if isinstance(length, Symbol) else 'an unknown end'} is the whole")
+    return slice(None, None, step)
+
+
+def _property_of(attribute: NativeAttribute, name: str) -> Property:
+    getter = Builtin(name, lambda it, a, k: from_runtime(it, attribute.get(it.world, a[0])))
+    setter = attribute.set
+    if setter is None:
+        return Property(getter, None, False, name)
+    return Property(
+        getter,
+        Builtin(name, lambda it, a, k: setter(it.world, a[0], it.library.argument(a[1], name))),
+        False,
+        name,
+    )
+
+
+def _has_parameters(module: Module) -> bool:
+    return any(True for _ in module.walk_parameters())
+
+
+def _is_weakly_keyed(value: Value) -> bool:
+    return isinstance(value, Optimizer)
+
+
+__all__ = ["ForwardOverride", "HostCallable", "Library", "Parameter", "from_runtime", "to_runtime"]

@@ -1,0 +1,311 @@
+"""Modules of the program: found by name, evaluated name by name.
+
+A module of a library (or of the project) is not executed. When a name in it is asked for, the statement
+that binds the name is evaluated, then the top-level statements that change the bound object
+(`TABLE.update(...)`, `TABLE["x"] = ...`). A name bound under `if` or `try` means the whole guarded
+statement. Star imports are searched by text before anything is parsed. Only the script itself runs from
+top to bottom.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from torchwise_analysis.interp.concrete import statements
+from torchwise_analysis.interp.concrete.values import MISSING, Frame, ModuleValue, Namespace, Unknown, Value
+from torchwise_analysis.interp.core.imports import absolute_module
+from torchwise_analysis.names.project import SourceModule
+from torchwise_analysis.source import nodes
+
+if TYPE_CHECKING:
+    from torchwise_analysis.interp.concrete.interpreter import Interpreter
+
+_GUARDS = (nodes.If, nodes.Try, nodes.With, nodes.For, nodes.While)
+
+
+class Imports:
+    """All modules of one run. `known` gives the name spaces that stand for libraries."""
+
+    def __init__(self, it: Interpreter) -> None:
+        self.it = it
+        self.loaded: dict[str, Value] = {}
+        # names of library modules that are replaced whatever their source says: (module, name) -> value
+        self.replaced: dict[tuple[str, str], Value] = {}
+        self.read: list[str] = []
+        self.scopes: dict[int, LazyScope] = {}
+
+    def run_main(self, module: nodes.Module) -> ModuleValue:
+        """Execute a script as `__main__`."""
+        main = ModuleValue("__main__", module.path, is_package=False, is_library=False)
+        main.names["__name__"] = "__main__"
+        main.names["__file__"] = module.path
+        self.scopes[id(main)] = scope = LazyScope(self, main, ())
+        main.lazy = scope.lookup
+        self.loaded["__main__"] = main
+        frame = Frame(main, None, 0)
+        frame.names = main.names
+        statements.run_block(self.it, module.body, frame)
+        return main
+
+    def find(self, name: str, importer: str) -> Value:
+        """The module called `name`; an unknown where it cannot be read."""
+        known = self.it.library.known_module(name)
+        if known is not None:
+            return known
+        if name in self.loaded:
+            return self.loaded[name]
+        source = self.it.project.find(name, importer)
+        if source is not None:
+            found: Value = self.open(source)
+        else:
+            found = Unknown(f"module {name}", self.it.origin())
+        self.loaded[name] = found
+        return found
+
+    def open(self, source: SourceModule) -> Value:
+        for value in self.loaded.values():
+            if isinstance(value, ModuleValue) and value.path == source.path:
+                return value
+        lowered = self.it.project.load(source.path)
+        if lowered is None:
+            return Unknown(f"module {source.name}", self.it.origin())
+        self.read.append(source.path)
+        module = ModuleValue(source.name, source.path, source.is_package, source.is_library)
+        module.names["__name__"] = source.name
+        self.scopes[id(module)] = scope = LazyScope(self, module, lowered.body)
+        module.lazy = scope.lookup
+        return module
+
+    def submodule(self, owner: ModuleValue, name: str) -> Value:
+        """`package.name` where `name` is a file of the package."""
+        if not owner.is_package:
+            return MISSING
+        found = self.find(f"{owner.name}.{name}", owner.path)
+        return MISSING if isinstance(found, Unknown) else found
+
+    def absolute(self, node: nodes.ImportFrom, module: ModuleValue) -> str | None:
+        name = module.name
+        is_package = module.is_package
+        if name == "__main__" and node.level:
+            name = self.it.project.describe(module.path).name
+        return absolute_module(node.module, node.level, name, is_package)
+
+    def import_from(self, node: nodes.ImportFrom, frame: Frame) -> None:
+        name = self.absolute(node, frame.module)
+        if name is None:
+            raise self.it.error("ImportError", "attempted relative import beyond top-level package")
+        source = self.find(name, frame.module.path) if name else MISSING
+        for alias in node.names:
+            if alias.name == "*":
+                self.scope_of(frame.module).stars.append((name, source))
+            else:
+                value = self.member(name, source, alias.name, frame)
+                self.it.bind(alias.asname or alias.name, value, frame)
+
+    def member(self, module_name: str, source: Value, name: str, frame: Frame) -> Value:
+        """What `from module_name import name` binds."""
+        if isinstance(source, Unknown):
+            known = self.it.library.known_module(f"{module_name}.{name}")
+            return known if known is not None else Unknown(f"{module_name}.{name}", self.it.origin())
+        if (module_name, name) in self.replaced:
+            return self.replaced[module_name, name]
+        if source is not MISSING:
+            value = self.it.find_attribute(source, name)
+            if value is not MISSING:
+                return value
+        found = self.find(f"{module_name}.{name}" if module_name else name, frame.module.path)
+        if (
+            isinstance(found, Unknown)
+            and isinstance(source, ModuleValue)
+            and not self.has_unknown_star(source)
+        ):
+            raise self.it.error("ImportError", f"cannot import name '{name}' from '{module_name}'")
+        return found
+
+    def scope_of(self, module: ModuleValue) -> LazyScope:
+        return self.scopes[id(module)]
+
+    def has_unknown_star(self, module: ModuleValue) -> bool:
+        scope = self.scopes.get(id(module))
+        return scope is not None and any(isinstance(source, Unknown) for _, source in scope.stars)
+
+    def close(self) -> None:
+        for module in self.loaded.values():
+            if isinstance(module, ModuleValue):
+                module.names.clear()
+                module.lazy = None
+        self.loaded.clear()
+        self.scopes.clear()
+
+
+class LazyScope:
+    """The top level of one file: which statements bind a name, which change what it is bound to."""
+
+    def __init__(self, imports: Imports, module: ModuleValue, body: nodes.Block) -> None:
+        self.imports = imports
+        self.module = module
+        self.binders: dict[str, list[tuple[nodes.Stmt, int]]] = {}
+        self.touchers: dict[str, list[tuple[nodes.Stmt, int]]] = {}
+        self.stars: list[tuple[str, Value]] = []
+        # how many of a name's binders are left to a lookup that happens while the later ones run
+        self._left: dict[str, int] = {}
+        self._pending_stars: list[nodes.ImportFrom] = []
+        for statement, base in _top_level(body, 0):
+            self._index(statement, base)
+
+    def lookup(self, name: str) -> Value:
+        """The value of a global name, or MISSING."""
+        names = self.module.names
+        if name in names:
+            return names[name]
+        replaced = self.imports.replaced.get((self.module.name, name), MISSING)
+        if replaced is not MISSING:
+            names[name] = replaced
+            return replaced
+        binders = self.binders.get(name, [])
+        left = self._left.get(name, len(binders))
+        for position in range(left - 1, -1, -1):
+            self._left[name] = position
+            try:
+                self._run(*binders[position])
+            finally:
+                self._left[name] = left
+            if name in names:
+                self._touch(name, binders[position])
+                return names[name]
+        if left < len(binders):
+            return MISSING
+        return self._from_stars(name)
+
+    def _touch(self, name: str, binder: tuple[nodes.Stmt, int]) -> None:
+        after = binder[1] + binder[0].span.line
+        for statement, base in self.touchers.pop(name, []):
+            if base + statement.span.line > after:
+                self._run(statement, base)
+
+    def _run(self, statement: nodes.Stmt, base: int) -> None:
+        frame = Frame(self.module, None, base)
+        frame.names = self.module.names
+        it = self.imports.it
+        outer = it.world.ledger.origin
+        statements.STATEMENTS[statement.__class__](it, statement, frame)
+        it.world.ledger.origin = outer
+
+    def _from_stars(self, name: str) -> Value:
+        while self._pending_stars:
+            node = self._pending_stars.pop(0)
+            absolute = self.imports.absolute(node, self.module)
+            if absolute is not None:
+                self.stars.append((absolute, MISSING))
+        for position, (absolute, source) in enumerate(self.stars):
+            if source is MISSING:
+                if not self._may_define(absolute, name):
+                    continue
+                source = self.imports.find(absolute, self.module.path)
+                self.stars[position] = (absolute, source)
+            if isinstance(source, (ModuleValue, Namespace)) and not name.startswith("_"):
+                value = self.imports.it.find_attribute(source, name)
+                if value is not MISSING:
+                    return value
+        return MISSING
+
+    def _may_define(self, absolute: str, name: str) -> bool:
+        """Whether the text of a module can define `name`, before it is parsed."""
+        project = self.imports.it.project
+        source = project.find(absolute, self.module.path)
+        if source is None or self.imports.it.library.known_module(absolute) is not None:
+            return True
+        text = project.text(source.path)
+        return text is None or name in text or "import *" in text
+
+    def _index(self, statement: nodes.Stmt, base: int) -> None:
+        if isinstance(statement, nodes.ImportFrom) and any(a.name == "*" for a in statement.names):
+            self._pending_stars.append(statement)
+            return
+        if isinstance(statement, _GUARDS):
+            for inner in _stars_below(statement):
+                self._pending_stars.append(inner)
+        for name in dict.fromkeys(_bound_names(statement)):
+            self.binders.setdefault(name, []).append((statement, base))
+        touched = _touched_name(statement)
+        if touched:
+            self.touchers.setdefault(touched, []).append((statement, base))
+
+
+def _top_level(body: nodes.Block, base: int) -> Iterator[tuple[nodes.Stmt, int]]:
+    for statement in body:
+        if isinstance(statement, nodes.Placed):
+            yield from _top_level(statement.body, statement.line)
+        else:
+            yield statement, base
+
+
+def _bound_names(statement: nodes.Stmt) -> Iterator[str]:
+    """Names that a top-level statement may bind."""
+    if isinstance(statement, (nodes.FunctionDef, nodes.ClassDef, nodes.TypeAliasStmt)):
+        yield statement.name
+    elif isinstance(statement, nodes.Import):
+        for alias in statement.names:
+            yield alias.asname or alias.name.split(".")[0]
+    elif isinstance(statement, nodes.ImportFrom):
+        for alias in statement.names:
+            if alias.name != "*":
+                yield alias.asname or alias.name
+    elif isinstance(statement, nodes.Assign):
+        for target in statement.targets:
+            yield from _target_names(target)
+    elif isinstance(statement, (nodes.AnnAssign, nodes.AugAssign)):
+        if not isinstance(statement, nodes.AnnAssign) or statement.value is not None:
+            yield from _target_names(statement.target)
+    else:
+        if isinstance(statement, nodes.For):
+            yield from _target_names(statement.target)
+        for block in _blocks(statement):
+            for inner, _ in _top_level(block, 0):
+                yield from _bound_names(inner)
+
+
+def _blocks(statement: nodes.Stmt) -> Iterator[nodes.Block]:
+    if isinstance(statement, (nodes.If, nodes.For, nodes.While)):
+        yield statement.body
+        yield statement.orelse
+    elif isinstance(statement, nodes.With):
+        yield statement.body
+    elif isinstance(statement, nodes.Try):
+        yield statement.body
+        for handler in statement.handlers:
+            yield handler.body
+        yield statement.orelse
+        yield statement.final
+
+
+def _target_names(target: nodes.Expr) -> Iterator[str]:
+    if isinstance(target, nodes.Name):
+        yield target.id
+    elif isinstance(target, (nodes.TupleExpr, nodes.ListExpr)):
+        for element in target.elements:
+            yield from _target_names(element)
+    elif isinstance(target, nodes.Starred):
+        yield from _target_names(target.value)
+
+
+def _stars_below(statement: nodes.Stmt) -> Iterator[nodes.ImportFrom]:
+    for block in _blocks(statement):
+        for inner, _ in _top_level(block, 0):
+            if isinstance(inner, nodes.ImportFrom) and any(a.name == "*" for a in inner.names):
+                yield inner
+            yield from _stars_below(inner)
+
+
+def _touched_name(statement: nodes.Stmt) -> str:
+    """The global whose object an expression statement or item assignment changes."""
+    if isinstance(statement, nodes.ExprStmt) and isinstance(statement.value, nodes.Call):
+        function = statement.value.func
+        if isinstance(function, nodes.Attribute) and isinstance(function.value, nodes.Name):
+            return function.value.id
+    if isinstance(statement, nodes.Assign) and len(statement.targets) == 1:
+        target = statement.targets[0]
+        if isinstance(target, (nodes.Subscript, nodes.Attribute)) and isinstance(target.value, nodes.Name):
+            return target.value.id
+    return ""

@@ -1,0 +1,166 @@
+"""NumPy as training scripts use it: arrays are CPU tensors, reductions of unknown data unknown numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeAlias
+
+from torchwise_analysis.interp.concrete import operators
+from torchwise_analysis.interp.concrete.library.stdlib import pure
+from torchwise_analysis.interp.concrete.values import (
+    Builtin,
+    Keywords,
+    Namespace,
+    Symbol,
+    Unknown,
+    Value,
+)
+from torchwise_memory.runtime.dtypes import DTYPES, DType
+from torchwise_memory.runtime.tensor import Tensor
+
+if TYPE_CHECKING:
+    from torchwise_analysis.interp.concrete.interpreter import Interpreter
+
+Call: TypeAlias = "Callable[[Interpreter, list[Value], Keywords], Value]"
+
+# Stands for the length of a file that is mapped into memory; only slices of it are ever looked at.
+MAPPED_LENGTH = 1 << 30
+
+_TYPES = {
+    "float16": "float16",
+    "float32": "float32",
+    "float64": "float64",
+    "int8": "int8",
+    "int16": "int16",
+    "int32": "int32",
+    "int64": "int64",
+    "uint8": "uint8",
+    "uint16": "uint16",
+    "uint32": "uint32",
+    "bool_": "bool",
+    "float_": "float64",
+    "int_": "int64",
+}
+
+
+def numpy_module(it: Interpreter) -> Namespace:
+    members: dict[str, Value] = {name: DTYPES[dtype] for name, dtype in _TYPES.items()}
+    members |= {"pi": math.pi, "e": math.e, "inf": math.inf, "nan": math.nan, "newaxis": None}
+    for name in ("sqrt", "log", "log2", "log10", "exp", "sin", "cos", "tan", "floor", "ceil", "fabs"):
+        members[name] = pure(name, getattr(math, name))
+    members["abs"] = pure("abs", abs)
+    for name in ("zeros", "ones", "empty", "full"):
+        members[name] = Builtin(f"numpy.{name}", _factory(f"torch.{name}", "float64"))
+    for name in ("arange", "linspace", "eye", "stack", "where"):
+        members[name] = Builtin(f"numpy.{name}", _renamed(f"torch.{name}"))
+    members["concatenate"] = Builtin("numpy.concatenate", _renamed("torch.cat"))
+    for name in ("array", "asarray", "ascontiguousarray"):
+        members[name] = Builtin(f"numpy.{name}", _array)
+    members["memmap"] = Builtin("numpy.memmap", _mapped)
+    members["fromfile"] = Builtin("numpy.fromfile", _mapped)
+    members["prod"] = Builtin("numpy.prod", _product)
+    for name in ("mean", "std", "var", "median", "percentile", "sum", "argmax", "min", "max"):
+        members[name] = Builtin(f"numpy.{name}", _unknown_number(name))
+    members["random"] = Namespace("numpy.random", _random(), resolve=None)
+    members["ndarray"] = it.types.named("ndarray")
+    members["isnan"] = members["isfinite"] = pure("isnan", math.isnan)
+    return Namespace("numpy", members)
+
+
+def astype(tensor: Tensor) -> Builtin:
+    """`array.astype(type)`."""
+
+    def call(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+        dtype = _dtype(args[0] if args else keywords.get("dtype"))
+        return tensor if dtype is None else it.library.call_method(it, tensor, "to", [dtype], {})
+
+    return Builtin("astype", call)
+
+
+def _dtype(value: Value) -> DType | None:
+    if isinstance(value, DType):
+        return value
+    if isinstance(value, str):
+        return DTYPES.get(value)
+    return None
+
+
+def _factory(name: str, default: str) -> Call:
+    def call(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+        dtype = _dtype(keywords.pop("dtype", None)) or DTYPES[default]
+        return it.library.call_function(it, name, args, {**keywords, "dtype": dtype})
+
+    return call
+
+
+def _renamed(name: str) -> Call:
+    def call(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+        keywords.pop("dtype", None)
+        return it.library.call_function(it, name, args, keywords)
+
+    return call
+
+
+def _array(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    value = args[0]
+    if isinstance(value, (Unknown, Tensor)):
+        return value
+    if (
+        any(isinstance(v, (Unknown, Symbol)) for v in it.iterate(value))
+        if isinstance(value, (list, tuple))
+        else False
+    ):
+        return Unknown("an array of values that are not known", it.origin())
+    return it.library.call_function(it, "torch.tensor", [value], {})
+
+
+def _mapped(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    dtype = _dtype(keywords.get("dtype", args[1] if len(args) > 1 else None)) or DTYPES["uint8"]
+    it.assume("a mapped data file is long enough")
+    return it.library.call_function(it, "torch.empty", [(MAPPED_LENGTH,)], {"dtype": dtype})
+
+
+def _product(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    if isinstance(args[0], Unknown):
+        return Symbol(args[0].why)
+    result: Value = 1
+    for item in it.iterate(args[0]):
+        result = operators.binary(it, "*", result, item)
+    return result
+
+
+def _unknown_number(name: str) -> Call:
+    return lambda it, a, k: Symbol(f"numpy.{name} of data", is_int=False)
+
+
+def _random() -> dict[str, Value]:
+    def tensor(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+        return (
+            it.library.call_function(it, "torch.empty", args, {"dtype": DTYPES["float64"]})
+            if args
+            else Symbol("a random number", is_int=False)
+        )
+
+    def number(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+        size = keywords.get("size")
+        if isinstance(size, (int, tuple)):
+            return it.library.call_function(it, "torch.empty", [size], {"dtype": DTYPES["int64"]})
+        return Symbol("a random number")
+
+    def none(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+        return None
+
+    return {
+        "randn": Builtin("randn", tensor),
+        "rand": Builtin("rand", tensor),
+        "randint": Builtin("randint", number),
+        "choice": Builtin("choice", number),
+        "random": Builtin("random", lambda it, a, k: Symbol("a random number", is_int=False)),
+        "uniform": Builtin("uniform", lambda it, a, k: Symbol("a random number", is_int=False)),
+        "normal": Builtin("normal", lambda it, a, k: Symbol("a random number", is_int=False)),
+        "beta": Builtin("beta", lambda it, a, k: Symbol("a random number", is_int=False)),
+        "seed": Builtin("seed", none),
+        "shuffle": Builtin("shuffle", none),
+        "permutation": Builtin("permutation", lambda it, a, k: Unknown("a permutation", it.origin())),
+    }

@@ -1,0 +1,152 @@
+"""Which name space stands for which library module, and the classes of what they give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from torchwise_analysis.interp.concrete.library import data, numbers, torchspace, vision
+from torchwise_analysis.interp.concrete.library.stdlib import standard_modules
+from torchwise_analysis.interp.concrete.values import MISSING, Builtin, Class, Namespace, Opaque, Value
+from torchwise_memory.classes import CLASS_FUNCTIONS, CLASSES
+from torchwise_memory.library import FUNCTIONS
+from torchwise_memory.operators.registry import Function as NativeFunction
+from torchwise_memory.runtime.device import Device
+from torchwise_memory.runtime.dtypes import DType
+from torchwise_memory.runtime.tensor import Parameter, Size, Tensor
+
+if TYPE_CHECKING:
+    from torchwise_analysis.interp.concrete.interpreter import Interpreter
+
+# Roots of which every name below is resolved by the tables of the runtime.
+_TABLE_ROOTS = ("torch", "bitsandbytes", "apex", "lion_pytorch", "einops")
+_PREFIXES = frozenset(
+    prefix
+    for name in (*FUNCTIONS, *CLASSES, *CLASS_FUNCTIONS)
+    for prefix in (name.rsplit(".", depth)[0] for depth in range(1, name.count(".") + 1))
+)
+
+
+class Spaces:
+    """The name spaces of one run, made when first asked for."""
+
+    def __init__(self, it: Interpreter) -> None:
+        self.it = it
+        self.made: dict[str, Value] = {}
+        self._standard: dict[str, Namespace] | None = None
+        self._torch: dict[str, Value] | None = None
+        self._results: dict[tuple[str, ...], Class] = {}
+        # further libraries put themselves here: module name -> maker
+        self.makers: dict[str, Callable[[Interpreter], Value]] = {
+            "torch.utils.data": data.data_module,
+            "numpy": numbers.numpy_module,
+            "tqdm": data.tqdm_module,
+            "tqdm.auto": data.tqdm_module,
+            "torchvision.transforms": vision.transforms_module,
+            "torchvision.transforms.v2": vision.transforms_module,
+            "torchvision.datasets": vision.datasets_module,
+        }
+
+    def module(self, name: str) -> Value:
+        """The name space for the module `name`; None if no table stands for it."""
+        if name in self.made:
+            return self.made[name]
+        made = self._make(name)
+        if made is not None:
+            self.made[name] = made
+        return made
+
+    def _make(self, name: str) -> Value:
+        if name in self.makers:
+            return self.makers[name](self.it)
+        root = name.partition(".")[0]
+        if root in _TABLE_ROOTS:
+            if name != root and name not in _PREFIXES and not self._has_own(name):
+                return None
+            return Namespace(name, resolve=lambda member: self._torch_member(name, member))
+        return self.standard.get(name)
+
+    @property
+    def standard(self) -> dict[str, Namespace]:
+        if self._standard is None:
+            self._standard = standard_modules(self.it)
+        return self._standard
+
+    @property
+    def torch(self) -> dict[str, Value]:
+        if self._torch is None:
+            self._torch = torchspace.torch_members(self.it)
+        return self._torch
+
+    def _has_own(self, name: str) -> bool:
+        return any(key.startswith(name + ".") for key in self.torch) or name in self.makers
+
+    def _torch_member(self, owner: str, name: str) -> Value:
+        qualified = f"{owner}.{name}"
+        if qualified in self.torch:
+            return self.torch[qualified]
+        value = self.it.library.qualified(qualified)
+        if value is not MISSING:
+            return value
+        if qualified in CLASS_FUNCTIONS:
+            return self._class_function(CLASS_FUNCTIONS[qualified])
+        space = self.module(qualified)
+        return MISSING if space is None else space
+
+    def _class_function(self, function: NativeFunction) -> Builtin:
+        return Builtin(function.name, lambda it, a, k: it.library.invoke(function, a, k))
+
+    # -- classes of runtime values
+
+    def class_of(self, value: Value) -> Class:
+        name = ""
+        if isinstance(value, Parameter):
+            name = "torch.nn.parameter.Parameter"
+        elif isinstance(value, Tensor):
+            name = "torch.Tensor"
+        elif isinstance(value, DType):
+            name = "torch.dtype"
+        elif isinstance(value, Device):
+            name = "torch.device"
+        elif isinstance(value, Size):
+            name = "torch.Size"
+        found = self.torch.get(name)
+        return found if isinstance(found, Class) else self.it.types.named(type(value).__name__)
+
+    def result_class(self, names: tuple[str, ...]) -> Class:
+        """The class of a named tuple of the library, such as what `torch.max` returns."""
+        if names not in self._results:
+            tuple_type = self.it.types.by_name["tuple"]
+            cls = Class("return_type", (tuple_type,), module="torch")
+            cls.mro = (cls, *tuple_type.mro)
+            cls.traits["namedtuple"] = names
+            self._results[names] = cls
+        return self._results[names]
+
+    def tensor_extra(self, tensor: Tensor, name: str) -> Value:
+        if name == "register_hook":
+            return Builtin(
+                name, lambda it, a, k: Opaque("handle", {"remove": Builtin("remove", torchspace.nothing)})
+            )
+        if name in ("names", "layout", "is_sparse", "is_quantized"):
+            return {"names": None, "layout": "torch.strided"}.get(name, False)
+        if name == "astype":
+            return numbers.astype(tensor)
+        return MISSING
+
+    def object_attribute(self, owner: Value, name: str) -> Value:
+        """Attributes of devices and types."""
+        if isinstance(owner, Device) and name in ("type", "index"):
+            return owner.type if name == "type" else owner.index
+        if isinstance(owner, DType):
+            if name in ("is_floating_point", "is_complex", "is_signed", "itemsize"):
+                return getattr(owner, name)
+        return MISSING
+
+    def class_member(self, owner: Class, name: str) -> Value:
+        return MISSING
+
+    def close(self) -> None:
+        self.made.clear()
+        self._standard = None
+        self._torch = None

@@ -1,0 +1,225 @@
+"""torchvision's data sets and transforms, as far as they decide the shape of a sample."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
+
+from torchwise_analysis.interp.concrete import operators
+from torchwise_analysis.interp.concrete.values import (
+    MISSING,
+    Builtin,
+    Instance,
+    Int,
+    Keywords,
+    Namespace,
+    Opaque,
+    Symbol,
+    Unknown,
+    Value,
+)
+from torchwise_memory.runtime.dtypes import DTYPES
+
+if TYPE_CHECKING:
+    from torchwise_analysis.interp.concrete.interpreter import Interpreter
+
+# channels, height, width of a sample before any transform; None where images differ
+_IMAGES: dict[str, tuple[int, int, int] | None] = {
+    "MNIST": (1, 28, 28),
+    "FashionMNIST": (1, 28, 28),
+    "KMNIST": (1, 28, 28),
+    "QMNIST": (1, 28, 28),
+    "EMNIST": (1, 28, 28),
+    "USPS": (1, 16, 16),
+    "CIFAR10": (3, 32, 32),
+    "CIFAR100": (3, 32, 32),
+    "SVHN": (3, 32, 32),
+    "STL10": (3, 96, 96),
+    "ImageFolder": None,
+    "ImageNet": None,
+    "DatasetFolder": None,
+    "CelebA": (3, 218, 178),
+    "Flowers102": None,
+    "OxfordIIITPet": None,
+    "Food101": None,
+    "StanfordCars": None,
+    "Caltech101": None,
+    "EuroSAT": (3, 64, 64),
+    "GTSRB": None,
+    "Places365": None,
+}
+_FAKE_SIZE = (3, 224, 224)
+# Assumed where images have no common size and no transform gives one.
+_ASSUMED_SIZE = (3, 224, 224)
+
+_SIZED = ("RandomResizedCrop", "CenterCrop", "RandomCrop", "FiveCrop")
+_NEUTRAL = (
+    "ToTensor PILToTensor Normalize RandomHorizontalFlip RandomVerticalFlip ColorJitter RandomRotation AutoAugment "
+    "RandAugment TrivialAugmentWide AugMix RandomErasing RandomAffine RandomPerspective GaussianBlur ConvertImageDtype ToDtype "
+    "ToImage RandomApply RandomChoice RandomOrder RandomInvert RandomAutocontrast RandomAdjustSharpness ToPILImage "
+    "RandomEqualize RandomPosterize RandomSolarize"
+)
+
+
+def transforms_module(it: Interpreter) -> Namespace:
+    members: dict[str, Value] = {name: Builtin(name, _neutral(name)) for name in _NEUTRAL.split()}
+    for name in _SIZED:
+        members[name] = Builtin(name, _sized)
+    members["Resize"] = Builtin("Resize", _resize)
+    members["Compose"] = Builtin("Compose", _compose)
+    members["Grayscale"] = Builtin("Grayscale", _grayscale)
+    members["Pad"] = Builtin("Pad", _pad)
+    members["Lambda"] = Builtin("Lambda", lambda it, a, k: a[0])
+    members["InterpolationMode"] = Opaque("InterpolationMode")
+    members["AutoAugmentPolicy"] = Opaque("AutoAugmentPolicy")
+    members["functional"] = Opaque("transforms.functional")
+    return Namespace("torchvision.transforms", members)
+
+
+def transform(kind: str, change: Callable[[tuple[int, ...]], tuple[int, ...]]) -> Opaque:
+    """A transform known by what it does to (channels, height, width)."""
+
+    def call(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+        image = args[0]
+        if isinstance(image, Opaque) and image.kind == "image":
+            return image_of(change(cast("tuple[int, ...]", image.payload)), kind)
+        if it.is_tensor(image):
+            return image
+        return Unknown(f"a transformed {getattr(image, 'why', 'image')}", it.origin())
+
+    return Opaque(f"transforms.{kind}", payload=change, call=call)
+
+
+def image_of(shape: tuple[int, ...], _: str = "") -> Opaque:
+    return Opaque("image", payload=shape)
+
+
+def _neutral(name: str) -> Callable[[Interpreter, list[Value], Keywords], Value]:
+    return lambda it, a, k: transform(name, lambda shape: shape)
+
+
+def _pair(it: Interpreter, value: Value) -> tuple[int, int]:
+    if isinstance(value, (list, tuple)):
+        items = [operators.index_of(it, v) for v in cast("list[Value]", value)]
+        return (items[0], items[-1])
+    number = operators.index_of(it, value)
+    return number, number
+
+
+def _note(it: Interpreter, value: Value) -> None:
+    origin = value.origin if isinstance(value, Int) else it.origin()
+    shown = tuple(value) if isinstance(value, (list, tuple)) else value
+    it.library.met["image_size"] = (shown, origin)
+
+
+def _sized(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    size = args[0] if args else keywords["size"]
+    _note(it, size)
+    height, width = _pair(it, size)
+    return transform("crop", lambda shape: (shape[0], height, width))
+
+
+def _resize(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    size = args[0] if args else keywords["size"]
+    _note(it, size)
+    if isinstance(size, (list, tuple)) and len(cast("list[Value]", size)) == 2:
+        height, width = _pair(it, size)
+        return transform("Resize", lambda shape: (shape[0], height, width))
+    short = _pair(it, size)[0]
+
+    def change(shape: tuple[int, ...]) -> tuple[int, ...]:
+        channels, height, width = shape
+        if height <= width:
+            return (channels, short, round(short * width / height))
+        return (channels, round(short * height / width), short)
+
+    return transform("Resize", change)
+
+
+def _grayscale(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    channels = operators.index_of(it, args[0] if args else keywords.get("num_output_channels", 1))
+    return transform("Grayscale", lambda shape: (channels, *shape[1:]))
+
+
+def _pad(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    value = args[0] if args else keywords["padding"]
+    if isinstance(value, (list, tuple)):
+        sides = [operators.index_of(it, v) for v in cast("list[Value]", value)]
+        across, down = (
+            (2 * sides[0], 2 * sides[-1]) if len(sides) == 2 else (sides[0] + sides[2], sides[1] + sides[3])
+        )
+    else:
+        across = down = 2 * operators.index_of(it, value)
+    return transform("Pad", lambda shape: (shape[0], shape[1] + down, shape[2] + across))
+
+
+def _compose(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    steps = list(it.iterate(args[0] if args else keywords["transforms"]))
+
+    def call(it: Interpreter, given: list[Value], _: Keywords) -> Value:
+        image = given[0]
+        for step in steps:
+            image = it.call(step, [image], {})
+        return image
+
+    return Opaque("transforms.Compose", call=call)
+
+
+def datasets_module(it: Interpreter) -> Namespace:
+    members: dict[str, Value] = {
+        name: Builtin(name, _dataset(name, shape)) for name, shape in _IMAGES.items()
+    }
+    members["FakeData"] = Builtin("FakeData", _fake)
+    return Namespace("torchvision.datasets", members)
+
+
+def _dataset(
+    name: str, shape: tuple[int, int, int] | None
+) -> Callable[[Interpreter, list[Value], Keywords], Value]:
+    def call(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+        change = keywords.get("transform", _first_callable(args))
+        size = shape
+        if size is None:
+            size = _ASSUMED_SIZE
+        return image_dataset(it, name, size, change, shape is None)
+
+    return call
+
+
+def _fake(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    size = keywords.get("image_size", args[1] if len(args) > 1 else _FAKE_SIZE)
+    shape = tuple(operators.index_of(it, v) for v in it.iterate(size))
+    change = keywords.get("transform", _first_callable(args))
+    return image_dataset(it, "FakeData", cast("tuple[int, int, int]", shape), change, False)
+
+
+def _first_callable(args: list[Value]) -> Value:
+    return next((a for a in args[1:] if isinstance(a, (Opaque, Builtin))), None)
+
+
+def image_dataset(
+    it: Interpreter, name: str, shape: tuple[int, int, int], change: Value, varying: bool
+) -> Opaque:
+    """A data set whose samples are (image, class number)."""
+    made = Opaque(f"datasets.{name}")
+
+    def sample(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+        image: Value = image_of(shape)
+        if change is not None and not isinstance(change, Unknown):
+            image = it.call(change, [image], {})
+        if isinstance(image, Opaque) and image.kind == "image":
+            final = cast("tuple[int, ...]", image.payload)
+            if varying and final[1:] == shape[1:]:
+                it.assume(f"images of {name} are {shape[1]} x {shape[2]}")
+            image = it.library.call_function(it, "torch.empty", [final], {"dtype": DTYPES["float32"]})
+        return (image, Symbol("a class number"))
+
+    made.attributes["__sample__"] = Builtin("__sample__", sample)
+    made.attributes["__getitem__"] = Builtin("__getitem__", sample)
+    made.attributes["__len__"] = Builtin("__len__", lambda it, a, k: Symbol("the length of the data"))
+    made.attributes["classes"] = Unknown(f"the classes of {name}")
+    made.attributes["transform"] = change
+    return made
+
+
+__all__ = ["MISSING", "Instance", "datasets_module", "image_dataset", "transforms_module"]

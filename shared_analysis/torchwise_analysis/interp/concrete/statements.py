@@ -1,0 +1,565 @@
+"""Execution of statement nodes.
+
+A statement's outcome is None (go on), BREAK, CONTINUE or a `Returned`. Each generator function is
+run by the second half of this file, whose functions are host generators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from typing import TYPE_CHECKING, TypeAlias, cast
+
+from torchwise_analysis.interp.concrete import classes, operators, patterns
+from torchwise_analysis.interp.concrete.errors import Raised
+from torchwise_analysis.interp.concrete.expressions import make_function
+from torchwise_analysis.interp.concrete.values import (
+    Class,
+    ClassCell,
+    Frame,
+    Instance,
+    Symbol,
+    Unknown,
+    Value,
+)
+from torchwise_analysis.source import nodes
+
+if TYPE_CHECKING:
+    from torchwise_analysis.interp.concrete.interpreter import Interpreter
+
+
+class Signal:
+    __slots__ = ()
+
+
+class Returned(Signal):
+    """A `return`; it holds the value until the call hands it on."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Value) -> None:
+        self.value = value
+
+
+BREAK = Signal()
+CONTINUE = Signal()
+Outcome: TypeAlias = "Signal | None"
+Execute = Callable[["Interpreter", nodes.Stmt, Frame], Outcome]
+
+# A `while` whose condition is not known is assumed to hold this often.
+UNKNOWN_ROUNDS = 3
+
+
+def run_block(it: Interpreter, block: nodes.Block, frame: Frame) -> Outcome:
+    for statement in block:
+        it.burn()
+        outcome = STATEMENTS[statement.__class__](it, statement, frame)
+        if outcome is not None:
+            return outcome
+    return None
+
+
+def placed(it: Interpreter, node: nodes.Placed, frame: Frame) -> Outcome:
+    before = frame.base
+    frame.base = node.line
+    try:
+        return run_block(it, node.body, frame)
+    finally:
+        frame.base = before
+
+
+def broken(it: Interpreter, node: nodes.Broken, frame: Frame) -> Outcome:
+    it.assume(f"line {node.span.line + 1} does not parse and was passed over")
+    return None
+
+
+def expr_stmt(it: Interpreter, node: nodes.ExprStmt, frame: Frame) -> Outcome:
+    if node.value.__class__ is not nodes.Constant:
+        it.evaluate(node.value, frame)
+    return None
+
+
+def assign(it: Interpreter, node: nodes.Assign, frame: Frame) -> Outcome:
+    value = it.evaluate(node.value, frame)
+    for target in node.targets:
+        it.assign(target, value, frame)
+    return None
+
+
+def ann_assign(it: Interpreter, node: nodes.AnnAssign, frame: Frame) -> Outcome:
+    if frame.is_class and isinstance(node.target, nodes.Name):
+        annotations = cast("dict[str, Value]", frame.names.setdefault("__annotations__", {}))
+        annotations[node.target.id] = classes.annotation_of(it, node.annotation, frame)
+    if node.value is not None:
+        it.assign(node.target, it.evaluate(node.value, frame), frame)
+    return None
+
+
+def aug_assign(it: Interpreter, node: nodes.AugAssign, frame: Frame) -> Outcome:
+    target = node.target
+    if isinstance(target, nodes.Name):
+        value = operators.in_place(it, node.op, it.evaluate(target, frame), it.evaluate(node.value, frame))
+        it.assign(target, value, frame)
+    elif isinstance(target, nodes.Attribute):
+        owner = it.evaluate(target.value, frame)
+        old = it.get_attribute(owner, target.attr)
+        value = operators.in_place(it, node.op, old, it.evaluate(node.value, frame))
+        del old
+        it.set_attribute(owner, target.attr, value)
+    elif isinstance(target, nodes.Subscript):
+        owner = it.evaluate(target.value, frame)
+        index = it.evaluate(target.index, frame)
+        old = it.get_item(owner, index)
+        value = operators.in_place(it, node.op, old, it.evaluate(node.value, frame))
+        del old
+        it.set_item(owner, index, value)
+    return None
+
+
+def return_(it: Interpreter, node: nodes.Return, frame: Frame) -> Outcome:
+    return Returned(None if node.value is None else it.evaluate(node.value, frame))
+
+
+def delete(it: Interpreter, node: nodes.Delete, frame: Frame) -> Outcome:
+    for target in node.targets:
+        it.delete(target, frame)
+    return None
+
+
+def pass_(it: Interpreter, node: nodes.Stmt, frame: Frame) -> Outcome:
+    return None
+
+
+def break_(it: Interpreter, node: nodes.Stmt, frame: Frame) -> Outcome:
+    return BREAK
+
+
+def continue_(it: Interpreter, node: nodes.Stmt, frame: Frame) -> Outcome:
+    return CONTINUE
+
+
+def raise_(it: Interpreter, node: nodes.Raise, frame: Frame) -> Outcome:
+    it.place(node, frame)
+    if node.exception is None:
+        if it.handled:
+            raise Raised(it.handled[-1], it.origin())
+        raise it.error("RuntimeError", "No active exception to reraise")
+    value = it.evaluate(node.exception, frame)
+    if node.cause is not None:
+        it.evaluate(node.cause, frame)
+    if isinstance(value, Class):
+        value = it.call(value, [], {})
+    if isinstance(value, Instance):
+        raise Raised(value, it.origin())
+    raise it.error("RuntimeError", "the script raises an exception that is not known here")
+
+
+def assert_(it: Interpreter, node: nodes.Assert, frame: Frame) -> Outcome:
+    value = it.evaluate(node.test, frame)
+    if isinstance(value, (Unknown, Symbol)) or it.is_tensor(value):
+        return None
+    if not it.truth(value, node.test, frame):
+        it.place(node, frame)
+        said = "" if node.message is None else it.evaluate(node.message, frame)
+        raise it.error("AssertionError", said)
+    return None
+
+
+def global_(it: Interpreter, node: nodes.Global, frame: Frame) -> Outcome:
+    frame.globals_ = frame.globals_ | set(node.names)
+    return None
+
+
+def nonlocal_(it: Interpreter, node: nodes.Nonlocal, frame: Frame) -> Outcome:
+    frame.outward = frame.outward | set(node.names)
+    return None
+
+
+def import_(it: Interpreter, node: nodes.Import, frame: Frame) -> Outcome:
+    for alias in node.names:
+        it.place(node, frame)
+        if alias.asname is not None:
+            it.bind(alias.asname, it.library.import_module(it, alias.name, frame), frame)
+        else:
+            root = alias.name.split(".")[0]
+            it.library.import_module(it, alias.name, frame)
+            it.bind(root, it.library.import_module(it, root, frame), frame)
+    return None
+
+
+def import_from(it: Interpreter, node: nodes.ImportFrom, frame: Frame) -> Outcome:
+    it.place(node, frame)
+    it.library.import_from(it, node, frame)
+    return None
+
+
+def if_(it: Interpreter, node: nodes.If, frame: Frame) -> Outcome:
+    taken = it.truth(it.evaluate(node.test, frame), node.test, frame)
+    return run_block(it, node.body if taken else node.orelse, frame)
+
+
+def for_(it: Interpreter, node: nodes.For, frame: Frame) -> Outcome:
+    items = it.iterate(it.evaluate(node.iter, frame), loop=True)
+    watch = it.loops.enter(it, node, frame)
+    for item in items:
+        it.burn()
+        it.assign(node.target, item, frame)
+        del item
+        watch.begin(it)
+        outcome = run_block(it, node.body, frame)
+        if outcome is BREAK or isinstance(outcome, Returned):
+            watch.end_round(it)
+            return outcome if isinstance(outcome, Returned) else None
+        if watch.end_round(it):
+            return None
+    watch.exhausted(it)
+    return run_block(it, node.orelse, frame)
+
+
+def while_(it: Interpreter, node: nodes.While, frame: Frame) -> Outcome:
+    watch = it.loops.enter(it, node, frame)
+    unknown_rounds = 0
+    while True:
+        it.burn()
+        test = it.evaluate(node.test, frame)
+        if isinstance(test, (Unknown, Symbol)) or it.is_tensor(test):
+            if unknown_rounds >= UNKNOWN_ROUNDS and not watch.is_promising:
+                break
+            unknown_rounds += 1
+        elif not it.truth(test, node.test, frame):
+            break
+        del test
+        watch.begin(it)
+        outcome = run_block(it, node.body, frame)
+        if outcome is BREAK or isinstance(outcome, Returned):
+            watch.end_round(it)
+            return outcome if isinstance(outcome, Returned) else None
+        if watch.end_round(it):
+            return None
+    watch.exhausted(it)
+    return run_block(it, node.orelse, frame)
+
+
+def with_(it: Interpreter, node: nodes.With, frame: Frame) -> Outcome:
+    entered: list[Value] = []
+    failure: Raised | None = None
+    outcome: Outcome = None
+    try:
+        for item in node.items:
+            manager = it.evaluate(item.context, frame)
+            it.place(item, frame)
+            value = it.enter(manager)
+            entered.append(manager)
+            if item.target is not None:
+                it.assign(item.target, value, frame)
+            del value, manager
+        outcome = run_block(it, node.body, frame)
+    except Raised as raised:
+        failure = raised
+    finally:
+        if failure is None:
+            for manager in reversed(entered):
+                it.leave(manager, None)
+    if failure is not None:
+        for manager in reversed(entered):
+            if it.leave(manager, failure.value):
+                return None
+        raise failure
+    return outcome
+
+
+def try_(it: Interpreter, node: nodes.Try, frame: Frame) -> Outcome:
+    try:
+        outcome = _try_body(it, node, frame)
+    except BaseException:
+        final = run_block(it, node.final, frame)
+        if final is not None:
+            return final
+        raise
+    final = run_block(it, node.final, frame)
+    return outcome if final is None else final
+
+
+def _try_body(it: Interpreter, node: nodes.Try, frame: Frame) -> Outcome:
+    base, handled = frame.base, len(it.handled)
+    guards = any(_catches_imports(handler) for handler in node.handlers)
+    it.import_guards += guards
+    try:
+        try:
+            outcome = run_block(it, node.body, frame)
+        finally:
+            it.import_guards -= guards
+    except Raised as raised:
+        frame.base = base
+        handler = matching_handler(it, node, raised.value, frame)
+        if handler is None:
+            raise
+        failure = raised.value
+    else:
+        return run_block(it, node.orelse, frame) if outcome is None else outcome
+    # outside of the host's `except`: its traceback would keep the frames below alive
+    it.handled.append(failure)
+    try:
+        if handler.name is not None:
+            it.bind(handler.name, failure, frame)
+        del failure
+        return run_block(it, handler.body, frame)
+    finally:
+        del it.handled[handled:]
+        if handler.name is not None:
+            it.unbind(handler.name, frame)
+
+
+def _catches_imports(handler: nodes.Handler) -> bool:
+    kinds = handler.type.elements if isinstance(handler.type, nodes.TupleExpr) else (handler.type,)
+    return any(isinstance(kind, nodes.Name) and kind.id in _IMPORT_ERRORS for kind in kinds)
+
+
+_IMPORT_ERRORS = frozenset({"ImportError", "ModuleNotFoundError"})
+
+
+def matching_handler(
+    it: Interpreter, node: nodes.Try, failure: Instance, frame: Frame
+) -> nodes.Handler | None:
+    for handler in node.handlers:
+        if handler.type is None:
+            return handler
+        wanted = it.evaluate(handler.type, frame)
+        for cls in wanted if isinstance(wanted, tuple) else (wanted,):
+            if isinstance(cls, Class) and failure.cls.is_subclass(cls):
+                return handler
+    return None
+
+
+def function_def(it: Interpreter, node: nodes.FunctionDef, frame: Frame) -> Outcome:
+    decorators = [it.evaluate(decorator, frame) for decorator in node.decorators]
+    value: Value = make_function(it, node, node.name, frame)
+    for decorator in reversed(decorators):
+        it.place(node, frame)
+        value = it.decorate(decorator, value)
+    it.bind(node.name, value, frame)
+    return None
+
+
+def class_def(it: Interpreter, node: nodes.ClassDef, frame: Frame) -> Outcome:
+    decorators = [it.evaluate(decorator, frame) for decorator in node.decorators]
+    bases: list[Value] = []
+    for base in node.bases:
+        if isinstance(base, nodes.Starred):
+            bases.extend(it.iterate(it.evaluate(base.value, frame)))
+        else:
+            bases.append(it.evaluate(base, frame))
+    keywords = {k.name: it.evaluate(k.value, frame) for k in node.keywords if k.name is not None}
+    it.place(node, frame)
+    inner = it.inner_frame(frame)
+    inner.is_class = True
+    inner.cell = ClassCell()
+    inner.names["__module__"] = frame.module.name
+    inner.names["__qualname__"] = node.name
+    run_block(it, node.body, inner)
+    it.place(node, frame)
+    value: Value = classes.make_class(it, node.name, bases, keywords, inner)
+    for decorator in reversed(decorators):
+        value = it.decorate(decorator, value)
+    it.bind(node.name, value, frame)
+    return None
+
+
+def type_alias(it: Interpreter, node: nodes.TypeAliasStmt, frame: Frame) -> Outcome:
+    it.bind(node.name, Unknown("a type alias"), frame)
+    return None
+
+
+def match(it: Interpreter, node: nodes.Match, frame: Frame) -> Outcome:
+    subject = it.evaluate(node.subject, frame)
+    for case in node.cases:
+        bindings: dict[str, Value] = {}
+        if not patterns.matches(it, case.pattern, subject, frame, bindings):
+            continue
+        for bound, value in bindings.items():
+            it.bind(bound, value, frame)
+        if case.guard is None or it.truth(it.evaluate(case.guard, frame), case.guard, frame):
+            return run_block(it, case.body, frame)
+    return None
+
+
+STATEMENTS: dict[type[nodes.Stmt], Execute] = cast(
+    "dict[type[nodes.Stmt], Execute]",
+    {
+        nodes.Placed: placed,
+        nodes.Broken: broken,
+        nodes.ExprStmt: expr_stmt,
+        nodes.Assign: assign,
+        nodes.AnnAssign: ann_assign,
+        nodes.AugAssign: aug_assign,
+        nodes.Return: return_,
+        nodes.Delete: delete,
+        nodes.Pass: pass_,
+        nodes.Break: break_,
+        nodes.Continue: continue_,
+        nodes.Raise: raise_,
+        nodes.Assert: assert_,
+        nodes.Global: global_,
+        nodes.Nonlocal: nonlocal_,
+        nodes.Import: import_,
+        nodes.ImportFrom: import_from,
+        nodes.If: if_,
+        nodes.For: for_,
+        nodes.While: while_,
+        nodes.With: with_,
+        nodes.Try: try_,
+        nodes.FunctionDef: function_def,
+        nodes.ClassDef: class_def,
+        nodes.TypeAliasStmt: type_alias,
+        nodes.Match: match,
+    },
+)
+
+
+# --------------------------------------------------------------------------- generator functions
+
+
+def generate(it: Interpreter, block: nodes.Block, frame: Frame) -> Generator[Value, None, Outcome]:
+    """Run a generator function's body; the outcome is the host generator's return value."""
+    for statement in block:
+        it.burn()
+        own_yields = _yields_of(it, statement)
+        if own_yields is None:
+            outcome = STATEMENTS[statement.__class__](it, statement, frame)
+        else:
+            outcome = yield from _generate_statement(it, statement, frame, own_yields)
+        if outcome is not None:
+            return outcome
+    return None
+
+
+def _generate_statement(
+    it: Interpreter, node: nodes.Stmt, frame: Frame, own: tuple[nodes.Expr, ...]
+) -> Generator[Value, None, Outcome]:
+    if isinstance(node, nodes.Placed):
+        frame.base = node.line
+        outcome = yield from generate(it, node.body, frame)
+        return outcome
+    if isinstance(node, nodes.If):
+        taken = it.truth(it.evaluate(node.test, frame), node.test, frame)
+        outcome = yield from generate(it, node.body if taken else node.orelse, frame)
+        return outcome
+    if isinstance(node, (nodes.For, nodes.While)):
+        outcome = yield from _generate_loop(it, node, frame)
+        return outcome
+    if isinstance(node, nodes.With):
+        managers = []
+        for item in node.items:
+            manager = it.evaluate(item.context, frame)
+            value = it.enter(manager)
+            managers.append(manager)
+            if item.target is not None:
+                it.assign(item.target, value, frame)
+        try:
+            outcome = yield from generate(it, node.body, frame)
+        finally:
+            for manager in reversed(managers):
+                it.leave(manager, None)
+        return outcome
+    if isinstance(node, nodes.Try):
+        outcome = yield from _generate_try(it, node, frame)
+        return outcome
+    sent: dict[int, Value] = {}
+    frame.sent = sent
+    for expression in own:
+        if isinstance(expression, nodes.YieldFrom):
+            source = it.evaluate(expression.value, frame)
+            for item in it.iterate(source):
+                yield item
+            sent[id(expression)] = None
+        elif isinstance(expression, nodes.Yield):
+            value = None if expression.value is None else it.evaluate(expression.value, frame)
+            yield value
+            del value
+            frame.sent = sent
+            sent[id(expression)] = it.taken_sent()
+    outcome = STATEMENTS[node.__class__](it, node, frame)
+    frame.sent = None
+    return outcome
+
+
+def _generate_loop(
+    it: Interpreter, node: nodes.For | nodes.While, frame: Frame
+) -> Generator[Value, None, Outcome]:
+    items = it.iterate(it.evaluate(node.iter, frame), loop=True) if isinstance(node, nodes.For) else None
+    while True:
+        it.burn()
+        if isinstance(node, nodes.For):
+            assert items is not None
+            try:
+                item = next(items)
+            except StopIteration:
+                break
+            it.assign(node.target, item, frame)
+            del item
+        elif not it.truth(it.evaluate(node.test, frame), node.test, frame):
+            break
+        outcome = yield from generate(it, node.body, frame)
+        if outcome is BREAK:
+            return None
+        if isinstance(outcome, Returned):
+            return outcome
+    outcome = yield from generate(it, node.orelse, frame)
+    return outcome
+
+
+def _generate_try(it: Interpreter, node: nodes.Try, frame: Frame) -> Generator[Value, None, Outcome]:
+    handler: nodes.Handler | None = None
+    failure: Instance | None = None
+    outcome: Outcome = None
+    try:
+        try:
+            outcome = yield from generate(it, node.body, frame)
+        except Raised as raised:
+            handler = matching_handler(it, node, raised.value, frame)
+            if handler is None:
+                raise
+            failure = raised.value
+        if handler is not None:
+            if handler.name is not None:
+                it.bind(handler.name, failure, frame)
+            outcome = yield from generate(it, handler.body, frame)
+        elif outcome is None:
+            outcome = yield from generate(it, node.orelse, frame)
+    finally:
+        run_block(it, node.final, frame)
+    return outcome
+
+
+def _yields_of(it: Interpreter, node: nodes.Stmt) -> tuple[nodes.Expr, ...] | None:
+    """The yield expressions of a statement in evaluation order, None if there is none at all."""
+    cached = it.yields_cache.get(id(node))
+    if cached is None:
+        found = tuple(_walk_yields(node))
+        # the node is kept beside its entry, so that its identity cannot be reused
+        cached = it.yields_cache[id(node)] = (node, found or None)
+    return cached[1]
+
+
+def _walk_yields(node: object) -> Iterator[nodes.Expr]:
+    if isinstance(node, (nodes.FunctionDef, nodes.Lambda, nodes.ClassDef)):
+        return
+    if isinstance(node, tuple):
+        for member in node:
+            yield from _walk_yields(member)
+        return
+    if not isinstance(node, nodes.Node):
+        return
+    for slot in _fields(type(node)):
+        yield from _walk_yields(getattr(node, slot))
+    if isinstance(node, (nodes.Yield, nodes.YieldFrom)):
+        yield node
+
+
+_FIELDS: dict[type, tuple[str, ...]] = {}
+
+
+def _fields(cls: type) -> tuple[str, ...]:
+    if cls not in _FIELDS:
+        names = getattr(cls, "__dataclass_fields__", {})
+        _FIELDS[cls] = tuple(name for name in names if name != "span")
+    return _FIELDS[cls]
