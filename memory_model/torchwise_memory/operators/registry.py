@@ -107,12 +107,13 @@ def method(*names: str) -> Callable[[_Callable], _Callable]:
 
 
 def registrations(namespace: Mapping[str, object]) -> list[Registration]:
-    """What the functions defined in a module's namespace were decorated with."""
-    found: list[Registration] = []
+    """What the functions in a module's namespace, and in lists there (families made from tables), were marked with."""
+    found: dict[int, Registration] = {}
     for value in namespace.values():
-        marks: Sequence[Registration] = getattr(value, _MARK, ())
-        found.extend(marks)
-    return found
+        for function in value if isinstance(value, list) else (value,):
+            marks: Sequence[Registration] = getattr(function, _MARK, ())
+            found.update((id(mark), mark) for mark in marks)
+    return list(found.values())
 
 
 def function_of(name: str, call: Callable[..., Any]) -> Function:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from torchwise_memory.report import Phase
 
 from .errors import Unsupported
-from .layout import Shape, is_contiguous, is_dense
+from .layout import Shape, broadcast, is_contiguous, is_dense
 from .ledger import StorageKind
 from .tape import Accumulator, Edge, Gradients, Node, edge_of
 from .tensor import Tensor, alias
@@ -76,7 +76,9 @@ class _Run:
         try:
             for i, edge in enumerate(edges):
                 given = None if gradients is None else gradients[i]
-                self._send(edge, [w.like(roots[i], "ones_like") if given is None else alias(given)])
+                holder = [w.like(roots[i], "ones_like") if given is None else given]
+                del given
+                self._send(edge, holder)
             for vertex in dict.fromkeys(edge[0] for edge in edges):
                 if not self.waiting.get(vertex):
                     self._push(vertex)
@@ -153,10 +155,10 @@ class _Run:
                 w.burn()
                 saved = node.unpack(w)
                 results = list(node.backward(w, saved, gradients))
-                _cast(w, node, results)
+                _validate(w, node, results)
                 del saved
             del gradients
-        if not self.retain_graph:
+        if not self.retain_graph and (self.targets is None or node in self.needed):
             node.release()
         for i, edge in enumerate(node.edges):
             if edge is None:
@@ -233,14 +235,26 @@ def _ancestors_of(seen: set[_Vertex], targets: list[Edge]) -> set[_Vertex]:
     return needed
 
 
-def _cast(w: World, node: Node, results: list[Tensor | None]) -> None:
-    """Give each gradient the type of the forward input it belongs to; drop those nobody waits for."""
-    for i, dtype in enumerate(node.input_dtypes):
-        result = results[i]
-        if dtype is None:
+def _validate(w: World, node: Node, results: list[Tensor | None]) -> None:
+    """Sum each gradient down to the shape of its input, then cast it to that type; drop those nobody waits for."""
+    for i, fact in enumerate(node.inputs):
+        if fact is None:
             results[i] = None
-        elif result is not None and result.dtype is not dtype:
-            results[i] = w.like(result, "grad cast", dtype)
+            continue
+        result = results[i]
+        if result is None:
+            continue
+        shape, dtype = fact
+        if result.shape != shape:
+            assert _reduces_to(result.shape, shape), f"{node.name}: gradient {result.shape} for input {shape}"
+            result = w.new(shape, result.dtype, "sum_to", result.storage.device)
+        if result.dtype is not dtype:
+            result = w.like(result, "grad cast", dtype)
+        results[i] = result
+
+
+def _reduces_to(shape: Shape, wanted: Shape) -> bool:
+    return broadcast(shape, wanted) == tuple(shape)
 
 
 def _sum(w: World, present: list[Tensor], incoming: list[Tensor]) -> Tensor:

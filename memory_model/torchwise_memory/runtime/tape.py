@@ -46,6 +46,8 @@ class Packed:
         self.packed = packed
 
 
+#: Shape and type of a differentiable input.
+InputFact = tuple[tuple[int, ...], DType]
 SavedSlot = Tensor | Packed | None
 
 
@@ -64,20 +66,21 @@ class Node:
     """One differentiable operator call.
 
     sequence: order of creation; the engine runs later ones first. edges: (producer, output of the producer) for each
-    input, None where no gradient is needed. input_dtypes: gradients are cast to them. saved: None once released.
+    input, None where no gradient is needed. inputs: (shape, type) of each, which its gradient is reduced and cast to.
+    saved: None once released.
     hooks: (output index, function) to call with the gradient of that output.
     """
 
-    __slots__ = ("__weakref__", "backward", "edges", "hooks", "input_dtypes", "name", "outputs", "saved", "sequence")
+    __slots__ = ("__weakref__", "backward", "edges", "hooks", "inputs", "name", "outputs", "saved", "sequence")
 
     def __init__(
-        self, name: str, sequence: int, edges: list[Edge | None], input_dtypes: list[DType | None],
+        self, name: str, sequence: int, edges: list[Edge | None], inputs: list[InputFact | None],
         saved: list[SavedSlot], backward: Backward, outputs: int,
     ) -> None:  # fmt: skip
         self.name = name
         self.sequence = sequence
         self.edges = edges
-        self.input_dtypes = input_dtypes
+        self.inputs = inputs
         self.saved: list[SavedSlot] | None = saved
         self.backward = backward
         self.outputs = outputs
@@ -123,21 +126,21 @@ def record(
     else:
         return
     edges: list[Edge | None] = []
-    dtypes: list[DType | None] = []
+    facts: list[InputFact | None] = []
     for tensor in inputs:
         if tensor is None or not tensor.requires_grad:
             edges.append(None)
-            dtypes.append(None)
+            facts.append(None)
         else:
             edges.append(edge_of(tensor))
-            dtypes.append(tensor.dtype)
+            facts.append((tensor.shape, tensor.dtype))
     if w.save_policies:
         policy = w.save_policies[-1]
         slots: list[SavedSlot] = [None if t is None else Packed(policy, policy.pack(w, t)) for t in saved]
     else:
         slots = [None if t is None else alias(t) for t in saved]
     w.sequence += 1
-    node = Node(name, w.sequence, edges, dtypes, slots, backward, len(outputs))
+    node = Node(name, w.sequence, edges, facts, slots, backward, len(outputs))
     for index, output in enumerate(outputs):
         output.node = node
         output.index = index
