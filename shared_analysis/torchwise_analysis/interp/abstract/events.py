@@ -246,7 +246,8 @@ class Store(Event):
     value that holds passes of this and of an earlier iteration of one loop.
     how: "append", "extend", "item", "attribute", "chain" (a = a + x), "comprehension", "yield", ...
     holder: the container or object, if it has an identity; name: the variable or attribute otherwise.
-    bounded: the holder drops old elements. value: the expression stored, for the fix.
+    bounded: the holder drops old elements. value: the expression stored, for the fix. graph_places: the
+    expressions that carry the graph: elements of a stored literal, else the expression itself.
     freed: passes already freed by a backward when stored.
     """
 
@@ -260,6 +261,7 @@ class Store(Event):
     value: Tensor
     value_place: Place | None
     reduction: str | None = None
+    graph_places: tuple[Place, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -84,6 +84,7 @@ class Trace:
     facts: Mapping[tuple[object, ...], object]
     silence: Silence
     analysed_files: tuple[str, ...] = ()
+    reached: frozenset[tuple[str, int, int, str]] = frozenset()
     _kinds: dict[type, tuple[ev.Event, ...]] = field(default_factory=dict[type, "tuple[ev.Event, ...]"])
     _cache: dict[str, object] = field(default_factory=dict[str, object])
 

@@ -1,0 +1,93 @@
+"""What an unknown thing probably is: by annotation, by how it is used, and last by its name.
+
+Beliefs type the arguments of entries and the attributes of unseen objects. They are never proof: the
+object's `origin` says how it is known, and rules grade by it.
+"""
+
+from __future__ import annotations
+
+from torchwise_analysis.interp.abstract.values import Kind, Origin
+
+_MODULE_NAMES = frozenset(
+    """model net network module encoder decoder policy backbone generator discriminator student teacher rnn
+    lstm gru nets models actor critic head classifier unet vae gan dit transformer netg netd g d
+    embedder""".split()
+)
+_CRITERION_NAMES = frozenset("criterion crit loss_fn loss_func loss_function lossfn criteria bce".split())
+_LOADER_NAMES = frozenset("dl train_dl val_dl valid_dl test_dl batches dataloaders data_iter train_iter".split())
+
+
+def by_use(uses: frozenset[str]) -> Kind | None:
+    """From the attributes that a function takes of its argument."""
+    if uses & {"unscale_", "get_scale"} or {"scale", "update"} <= uses:
+        return Kind.SCALER
+    if "param_groups" in uses or {"zero_grad", "step"} <= uses:
+        return Kind.OPTIMIZER
+    if uses & {"get_last_lr", "last_epoch"}:
+        return Kind.SCHEDULER
+    if uses & {"parameters", "state_dict", "named_parameters", "modules", "load_state_dict", "named_modules"}:
+        return Kind.MODULE
+    if {"train", "eval"} <= uses or "zero_grad" in uses or "requires_grad_" in uses and "forward" in uses:
+        return Kind.MODULE
+    if "set_epoch" in uses:
+        return Kind.SAMPLER
+    if uses & {"batch_size", "batch_sampler"} and "dataset" in uses:
+        return Kind.LOADER
+    return None
+
+
+def by_name(name: str) -> Kind | None:
+    """From a conventional name."""
+    low = name.lower().strip("_")
+    if low.startswith("opt") and "option" not in low and low not in ("opts", "opt_level"):
+        return Kind.OPTIMIZER
+    if low.endswith(("_opt", "optim", "optimizer", "optimiser")) or low in ("sgd", "adam"):
+        return Kind.OPTIMIZER
+    if low in ("scaler", "grad_scaler", "gradscaler"):
+        return Kind.SCALER
+    if "sched" in low and not low.endswith(("type", "name")):
+        return Kind.SCHEDULER
+    if low in _CRITERION_NAMES or low.endswith(("criterion", "loss_fn")):
+        return Kind.CRITERION
+    if low.endswith(("loader", "loaders")) or low in _LOADER_NAMES or low.endswith("_dl"):
+        return Kind.LOADER
+    if low.endswith("sampler"):
+        return Kind.SAMPLER
+    if low in _MODULE_NAMES or low.endswith(("model", "_net", "network")):
+        return Kind.MODULE
+    return None
+
+
+def by_annotation(name: str) -> Kind | None:
+    """From the qualified name of a library class."""
+    last = name.rpartition(".")[2]
+    if last in ("Module", "LightningModule", "PreTrainedModel", "DistributedDataParallel", "Sequential"):
+        return Kind.MODULE
+    if last == "Optimizer" or name.startswith("torch.optim.") and "lr_scheduler" not in name:
+        return Kind.OPTIMIZER
+    if "lr_scheduler" in name or last == "LRScheduler":
+        return Kind.SCHEDULER
+    if last == "DataLoader":
+        return Kind.LOADER
+    if last == "GradScaler":
+        return Kind.SCALER
+    if last == "Accelerator":
+        return Kind.ACCELERATOR
+    if last == "Fabric":
+        return Kind.FABRIC
+    if last.endswith("Sampler"):
+        return Kind.SAMPLER
+    if last == "Parameter":
+        return Kind.PARAMETER
+    return None
+
+
+def guess(name: str, uses: frozenset[str]) -> tuple[Kind, Origin]:
+    """Use first, then the name; an object of unknown kind otherwise."""
+    kind = by_use(uses)
+    if kind is not None:
+        return kind, Origin.USED
+    kind = by_name(name)
+    if kind is not None:
+        return kind, Origin.NAMED
+    return Kind.OPAQUE, Origin.UNSEEN

@@ -1,0 +1,517 @@
+"""Calls: of the program's own functions and classes, and, through `Machine.library`, of everything else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import cast
+
+from torchwise_analysis.interp.abstract import events as ev
+from torchwise_analysis.interp.abstract import unknowns
+from torchwise_analysis.interp.abstract import values as va
+from torchwise_analysis.interp.abstract.frames import Frame
+from torchwise_analysis.interp.abstract.join import join, join_values
+from torchwise_analysis.interp.abstract.limits import DeadPath
+from torchwise_analysis.interp.abstract.loops import Caller
+from torchwise_analysis.interp.abstract.machine import Machine, first_known
+from torchwise_analysis.interp.abstract.state import Facts
+from torchwise_analysis.interp.core.binding import bind
+from torchwise_analysis.source import nodes as nd
+
+_LAMBDA_SPAN = nd.Span(0, 0, 0, 0)
+
+
+def eval_call(m: Machine, node: nd.Call) -> va.Value:
+    func = node.func
+    if isinstance(func, nd.Attribute):
+        receiver = m.eval(func.value)
+        return call_method(m, receiver, func.attr, arguments_of(m, node), node)
+    callee = m.eval(func)
+    return call_value(m, callee, arguments_of(m, node), node)
+
+
+def arguments_of(m: Machine, node: nd.Call) -> va.Arguments:
+    positional: list[va.Value] = []
+    keywords: list[tuple[str, va.Value]] = []
+    open_ = False
+    for arg in node.args:
+        if isinstance(arg, nd.Starred):
+            value = first_known(m.eval(arg.value))
+            items = m.items(value) if isinstance(value, va.Obj) else ()
+            if items and not (isinstance(value, va.Obj) and m.state.get(("open", value.id))):
+                positional.extend(items)
+            elif isinstance(value, va.Obj) and "empty" in value.traits:
+                continue
+            else:
+                open_ = True
+                positional.extend(items or ([_spread(m, value)] if not node.keywords else []))
+        else:
+            positional.append(m.eval(arg))
+    for keyword in node.keywords:
+        value = m.eval(keyword.value)
+        if keyword.name is not None:
+            keywords.append((keyword.name, value))
+            continue
+        spread = first_known(value)
+        if isinstance(spread, va.Obj) and spread.kind is va.Kind.DICT:
+            keywords.extend((str(k), v) for k, v in m.entries(spread).items())
+            open_ = open_ or bool(m.items(spread)) or "unseen" in spread.traits
+        else:
+            open_ = True
+            if isinstance(spread, va.Obj) and spread.kind is va.Kind.OPAQUE and not keywords and not positional:
+                positional.append(m.child(spread, "[]"))
+    return va.Arguments(tuple(positional), tuple(keywords), open_)
+
+
+def _spread(m: Machine, value: va.Value) -> va.Value:
+    if isinstance(value, va.Obj) and value.kind is va.Kind.OPAQUE and "options" not in value.traits:
+        return m.child(value, "[]")
+    if isinstance(value, va.Tensor):
+        return value
+    return va.Unknown(None, taint=m.taint(value))
+
+
+# --------------------------------------------------------------------------- what is called
+
+
+def call_value(m: Machine, callee: va.Value, arguments: va.Arguments, node: nd.Node) -> va.Value:
+    """Call any value."""
+    if isinstance(callee, va.Function):
+        return call_function(m, callee, arguments, node)
+    if isinstance(callee, va.Library):
+        return m.library.call(m, callee.path, arguments, node)
+    if isinstance(callee, va.Class):
+        return instantiate(m, callee, arguments, node)
+    if isinstance(callee, va.Method):
+        return call_method(m, callee.receiver, callee.name, arguments, node)
+    if isinstance(callee, va.Union):
+        return _call_union(m, callee, arguments, node)
+    if isinstance(callee, va.Context):
+        return _call_context(m, callee, arguments)
+    if isinstance(callee, va.Obj):
+        return _call_object(m, callee, arguments, node)
+    m.counts.unknown_calls += 1
+    for value in arguments:
+        m.escape(value, node, "an unknown callable")
+    return va.Unknown(None, taint=m.taint(*arguments))
+
+
+def _call_union(m: Machine, callee: va.Union, arguments: va.Arguments, node: nd.Node) -> va.Value:
+    members = [v for v in callee.values if not (isinstance(v, va.Const) and v.value is None)]
+    known = [v for v in members if not isinstance(v, va.Unknown)] or members
+    if len(known) == 1:
+        return call_value(m, known[0], arguments, node)
+
+    def branch(member: va.Value) -> Callable[[], va.Value]:
+        return lambda: call_value(m, member, arguments, node)
+
+    value = m.fork([branch(v) for v in known[:4]], join_values)
+    if value is None:
+        raise DeadPath
+    return value
+
+
+def _call_context(m: Machine, context: va.Context, arguments: va.Arguments) -> va.Value:
+    """`torch.no_grad()(function)`."""
+    if arguments.positional:
+        target = first_known(arguments.positional[0])
+        if isinstance(target, va.Function):
+            return replace(target, wraps=(*target.wraps, context))
+    return arguments.positional[0] if arguments.positional else va.UNKNOWN
+
+
+def _call_object(m: Machine, obj: va.Obj, arguments: va.Arguments, node: nd.Node) -> va.Value:
+    if obj.cls is not None and obj.kind is not va.Kind.MODULE:
+        method = find_member(m, obj.cls, "__call__")
+        if isinstance(method, va.Function):
+            return call_function(m, replace(method, self=obj), arguments, node)
+    return m.library.call_object(m, obj, arguments, node)
+
+
+def call_method(m: Machine, receiver: va.Value, name: str, arguments: va.Arguments, node: nd.Node) -> va.Value:
+    """`receiver.name(...)`; applied to every alternative of a union."""
+    if isinstance(receiver, va.Union):
+        members = [v for v in receiver.values if not (isinstance(v, va.Const) and v.value is None)]
+        known = [v for v in members if not isinstance(v, va.Unknown)] or members or list(receiver.values)
+        result: va.Value | None = None
+        for member in known:
+            value = call_method(m, member, name, arguments, node)
+            result = value if result is None else join_values(result, value)
+        return result if result is not None else va.UNKNOWN
+    if isinstance(receiver, va.Obj):
+        own = m.attribute(receiver, name)
+        if own is not None:
+            return call_value(m, own, arguments, node)
+        if receiver.cls is not None:
+            member = find_member(m, receiver.cls, name)
+            if member is not None:
+                return call_value(m, bound(m, member, receiver), arguments, node)
+    elif isinstance(receiver, va.Class):
+        member = find_member(m, receiver, name)
+        if isinstance(member, va.Function):
+            if "classmethod" in member.marks:
+                member = replace(member, self=receiver)
+            return call_function(m, member, arguments, node)
+        if member is not None:
+            return call_value(m, member, arguments, node)
+        if receiver.library_bases:
+            return _library_class_method(m, receiver, name, arguments, node)
+    elif isinstance(receiver, (va.Library, va.ProjectModule)):
+        return call_value(m, get_attribute(m, receiver, name, node), arguments, node)
+    elif isinstance(receiver, va.Super):
+        return _call_super(m, receiver, name, arguments, node)
+    return m.library.method(m, receiver, name, arguments, node)
+
+
+def _library_class_method(
+    m: Machine, cls: va.Class, name: str, arguments: va.Arguments, node: nd.Node
+) -> va.Value:
+    """`Net.load_from_checkpoint(...)`, `Net.from_pretrained(...)`: an instance of the class."""
+    if name.startswith(("load_from", "from_")):
+        return m.library.instance(m, cls, node)
+    if name == "apply":  # torch.autograd.Function
+        return m.attach(None, arguments, node)
+    return va.UNKNOWN
+
+
+def _call_super(m: Machine, receiver: va.Super, name: str, arguments: va.Arguments, node: nd.Node) -> va.Value:
+    cls = receiver.self.cls if isinstance(receiver.self, va.Obj) and receiver.self.cls else receiver.owner
+    member = find_member(m, cls, name, after=receiver.owner)
+    if isinstance(member, va.Function):
+        return call_function(m, replace(member, self=receiver.self), arguments, node)
+    if name in ("__init__", "__post_init__", "setup"):
+        if isinstance(receiver.self, va.Obj):
+            return m.library.method(m, receiver.self, "super().__init__", arguments, node)
+        return va.NONE
+    return m.library.method(m, receiver.self, name, arguments, node)
+
+
+def bound(m: Machine, member: va.Value, receiver: va.Value) -> va.Value:
+    """A class member taken from an instance."""
+    if not isinstance(member, va.Function) or member.self is not None or member.owner is None:
+        return member
+    if "staticmethod" in member.marks:
+        return member
+    if "classmethod" in member.marks and isinstance(receiver, va.Obj) and receiver.cls is not None:
+        return replace(member, self=receiver.cls)
+    return replace(member, self=receiver)
+
+
+def find_member(m: Machine, cls: va.Class, name: str, after: va.Class | None = None) -> va.Value | None:
+    """A function or attribute of the class or its bases in the project, in method resolution order."""
+    skipping = after is not None
+    for one in cls.mro:
+        if skipping:
+            skipping = after is None or one.id != after.id
+            continue
+        value = m.state.get(("v", one.id, name))
+        if value is not None:
+            return cast("va.Value", value)
+    return None
+
+
+def get_attribute(m: Machine, value: va.Value, name: str, node: nd.Node) -> va.Value:
+    """`value.name`, not called."""
+    if isinstance(value, va.Union):
+        members = [v for v in value.values if not (isinstance(v, va.Const) and v.value is None)]
+        known = [v for v in members if not isinstance(v, va.Unknown)] or members or [va.UNKNOWN]
+        out = get_attribute(m, known[0], name, node)
+        for other in known[1:]:
+            out = join_values(out, get_attribute(m, other, name, node))
+        return out
+    if isinstance(value, va.Library):
+        return va.Library(value.evidence, f"{value.path}.{name}")
+    if isinstance(value, va.ProjectModule):
+        from torchwise_analysis.interp.abstract import imports
+
+        return imports.member(m, value, name, node)
+    if isinstance(value, va.Obj):
+        return _object_attribute(m, value, name, node)
+    if isinstance(value, va.Class):
+        member = find_member(m, value, name)
+        if member is not None:
+            return member
+        return va.Const(None, value.name) if name == "__name__" else va.Unknown(f"{value.name}.{name}")
+    if isinstance(value, va.Super):
+        cls = value.self.cls if isinstance(value.self, va.Obj) and value.self.cls else value.owner
+        member = find_member(m, cls, name, after=value.owner)
+        return bound(m, member, value.self) if member is not None else va.Method(None, value.self, name)
+    found = m.library.attribute(m, value, name, node)
+    if found is not None:
+        return found
+    if isinstance(value, va.Unknown):
+        symbol = f"{value.symbol}.{name}" if value.symbol and len(value.symbol) < 200 else None
+        return va.Unknown(symbol, taint=value.taint, varies=value.varies)
+    if isinstance(value, va.Function) and name in ("__name__", "__qualname__", "__doc__"):
+        return va.Const(None, value.name)
+    return va.Method(None, value, name)
+
+
+def _object_attribute(m: Machine, obj: va.Obj, name: str, node: nd.Node) -> va.Value:
+    own = m.attribute(obj, name)
+    if own is not None:
+        return own
+    if obj.cls is not None:
+        member = find_member(m, obj.cls, name)
+        if isinstance(member, va.Function) and "property" in member.marks:
+            return call_function(m, replace(member, self=obj), va.NO_ARGUMENTS, node)
+        if member is not None:
+            return bound(m, member, obj)
+    found = m.library.attribute(m, obj, name, node)
+    if found is not None:
+        return found
+    if "options" in obj.traits:
+        return va.Unknown(f"{obj.symbol}.{name}")
+    if obj.kind in (va.Kind.MODULE, va.Kind.OPAQUE, va.Kind.INSTANCE, va.Kind.TRAINER, va.Kind.ENGINE):
+        return m.child(obj, name)
+    return va.Unknown(f"{obj.symbol}.{name}") if obj.symbol else va.Method(None, obj, name)
+
+
+# --------------------------------------------------------------------------- functions
+
+
+def make_function(m: Machine, node: nd.FunctionDef | nd.Lambda, owner: va.Class | None) -> va.Function:
+    """A closure over the running frames; defaults are evaluated now, once."""
+    frame = m.frames[-1]
+    scope = frame.scope if owner is None else frame.scope[1:]
+    defaults = tuple(m.eval(p.default) if p.default is not None else None for p in node.params)
+    return va.Function(None, node, m.file, m.line, scope, defaults, owner=owner)
+
+
+def call_function(
+    m: Machine,
+    function: va.Function,
+    arguments: va.Arguments,
+    node: nd.Node | None,
+    on_yield: Callable[[va.Value], va.Value] | None = None,
+    entry: bool = False,
+) -> va.Value:
+    """Run a function of the project on these arguments (`entry`: on unknown ones)."""
+    m.reached.add(function.key)
+    if function.partial is not None:
+        given = {k for k, _ in arguments.keywords}
+        arguments = va.Arguments(
+            (*function.partial.positional, *arguments.positional),
+            (*(kv for kv in function.partial.keywords if kv[0] not in given), *arguments.keywords),
+            function.partial.open or arguments.open,
+        )
+        function = replace(function, partial=None)
+    if on_yield is None and not entry:
+        if "contextmanager" in function.marks:
+            return va.Context(None, "generator", function=function, arguments=arguments)
+        if function.node.scope.is_generator:
+            return _generator(m, function, arguments, node)
+    if any(f.function is not None and f.function.key == function.key for f in m.frames):
+        recursion = sum(1 for f in m.frames if f.function is not None and f.function.key == function.key)
+        if recursion > 0:
+            m.counts.cut += 1
+            return m.attach(None, arguments, None) if m.all_tensors(arguments) else va.UNKNOWN
+    if len(m.frames) > m.limits.depth:
+        m.counts.cut += 1
+        return m.attach(None, arguments, None) if m.all_tensors(arguments) else va.UNKNOWN
+    if not entry and node is not None and _cannot_matter(m, function, arguments):
+        m.counts.skipped += 1
+        if m.all_tensors(arguments):
+            return m.attach(None, arguments, None)
+        return va.Unknown(None, taint=m.taint(*arguments))
+    scopes = m.scopes
+    for context in function.wraps:
+        scopes = entered(m, scopes, context)
+    return m.with_scopes(scopes, lambda: _run_function(m, function, arguments, node, on_yield, entry))
+
+
+def entered(m: Machine, scopes: object, context: va.Context) -> object:
+    """The scopes inside a context."""
+    from torchwise_analysis.interp.abstract import contexts
+
+    return contexts.inside(m, scopes, context)  # type: ignore[arg-type]
+
+
+def _generator(m: Machine, function: va.Function, arguments: va.Arguments, node: nd.Node | None) -> va.Value:
+    return va.Obj(
+        None,
+        m.fresh_id(),
+        va.Kind.ITERATOR,
+        "generator",
+        place=m.place(node) if node is not None else None,
+        birth=m.loops,
+        arguments=arguments,
+        over=(function,),
+    )
+
+
+def _cannot_matter(m: Machine, function: va.Function, arguments: va.Arguments) -> bool:
+    node = function.node
+    if isinstance(node, nd.Lambda):
+        return False
+    facts = m.body_facts(node.body)
+    if m.relevance.matters(node.name, facts.names, facts.size):
+        return False
+    if any(isinstance(v, (va.Function, va.Class)) for v in arguments):
+        return False
+    return not any(t.passes for t in m.all_tensors(arguments))
+
+
+def _run_function(
+    m: Machine,
+    function: va.Function,
+    arguments: va.Arguments,
+    node: nd.Node | None,
+    on_yield: Callable[[va.Value], va.Value] | None,
+    entry: bool,
+) -> va.Value:
+    frame_id = m.fresh_id()
+    body = function.node.body if isinstance(function.node, nd.FunctionDef) else ()
+    frame = Frame(
+        frame_id,
+        (frame_id, *function.frames),
+        function.path,
+        m.body_facts(body),
+        function.name,
+        function,
+        function.owner,
+        on_yield=on_yield,
+        loops=m.loops,
+    )
+    file, line, calls, guards, world = m.file, m.line, m.calls, m.guards, m.world
+    if m.frames and node is not None:
+        m.calls = (*calls, Caller(m.place(node), m.frames[-1].name, m.frames[-1].id))
+    mark = m.state.mark()
+    m.frames.append(frame)
+    m.file, m.line = function.path, function.line
+    try:
+        _bind_parameters(m, frame, function, arguments, entry)
+        if isinstance(function.node, nd.Lambda):
+            value = m.eval(function.node.body)
+            m.state.drop(("lambda",))
+            return value
+        exits = run_worlds(m, frame, lambda: m.run_block(body))
+    finally:
+        m.frames.pop()
+        m.file, m.line, m.calls, m.guards, m.world = file, line, calls, guards, world
+    return _leave(m, frame, function, mark, exits)
+
+
+def run_worlds(m: Machine, frame: Frame, body: Callable[[], None]) -> list[tuple[va.Value, Facts]]:
+    """Run a body once for each setting of the flags that it tests more than once; all its exits."""
+    frame.mark = m.state.mark()
+    frame.budget = m.limits.worlds - 1
+    outer, guards = m.world, m.guards
+    pending: list[tuple[tuple[str, bool], ...]] = [()]
+    exits: list[tuple[va.Value, Facts]] = []
+    while pending:
+        fixed = pending.pop()
+        frame.exits, frame.unfinished, frame.decided = [], None, []
+        m.world = (*outer, *fixed) if fixed else outer
+        m.guards = guards
+        body()
+        if m.alive:
+            frame.exits.append((va.NONE, m.state.changes(frame.mark)))
+        if not frame.exits and frame.unfinished is not None and frame.facts.raises_only:
+            frame.exits.append((va.UNKNOWN, frame.unfinished))
+        exits.extend(frame.exits)
+        for index in reversed(range(len(frame.decided))):
+            pending.append(
+                (*fixed, *((s, True) for s in frame.decided[:index]), (frame.decided[index], False))
+            )
+        m.state.rollback(frame.mark)
+        m.alive = True
+    m.world = outer
+    return exits
+
+
+def _leave(
+    m: Machine, frame: Frame, function: va.Function, mark: int, exits: list[tuple[va.Value, Facts]]
+) -> va.Value:
+    if not exits:
+        m.state.rollback(mark)
+        if not m.frames:
+            m.alive = False
+            return va.UNKNOWN
+        raise DeadPath
+    m.state.merge(frame.mark, [facts for _, facts in exits], join)
+    if len(m.state.facts) and not function.node.scope.captured:
+        # own variables are gone; dropping them keeps later joins small
+        changes = m.state.changes(mark)
+        m.state.rollback(mark)
+        m.state.apply({k: v for k, v in changes.items() if not (k[0] == "v" and k[1] == frame.id)})
+    value = exits[0][0]
+    for other, _ in exits[1:]:
+        value = join_values(value, other)
+    return value
+
+
+def _bind_parameters(
+    m: Machine, frame: Frame, function: va.Function, arguments: va.Arguments, entry: bool
+) -> None:
+    params = function.node.params
+    positional = arguments.positional
+    if function.self is not None:
+        positional = (function.self, *positional)
+    binding = bind(params, positional, dict(arguments.keywords))
+    state, fid = m.state, frame.id
+    for index, param in enumerate(params):
+        value: va.Value | None = binding.values.get(param.name)
+        if param.kind is nd.ParamKind.VAR_POSITIONAL:
+            value = m.sequence(binding.extra_positional, None, va.Kind.TUPLE)
+            if entry or arguments.open and not binding.extra_positional:
+                state.set(("open", value.id), True)
+            elif not binding.extra_positional:
+                value = replace(value, traits=frozenset(["empty"]))
+        elif param.kind is nd.ParamKind.VAR_KEYWORD:
+            unseen = frozenset(["unseen"]) if entry or arguments.open else frozenset[str]()
+            value = m.mapping(dict(binding.extra_keywords), None, traits=unseen, symbol=param.name if unseen else None)
+        elif value is None:
+            default = function.defaults[index] if index < len(function.defaults) else None
+            if entry:
+                value = unknowns.entry_argument(m, function, param, frame.facts, default)
+            elif default is not None and not arguments.open:
+                value = default
+            elif default is not None:
+                value = join_values(default, va.Unknown(param.name))
+            else:
+                value = unknowns.argument(m, param, frame.facts)
+        state.set(("v", fid, param.name), value)
+
+
+# --------------------------------------------------------------------------- classes
+
+
+def instantiate(m: Machine, cls: va.Class, arguments: va.Arguments, node: nd.Node) -> va.Value:
+    """An instance of a class of the project, its `__init__` run."""
+    if cls.derives("torch.autograd.Function", "Exception", "BaseException", "Enum", "NamedTuple", "Protocol"):
+        return va.UNKNOWN if not m.all_tensors(arguments) else m.attach(None, arguments, node)
+    obj = m.library.instance(m, cls, node)
+    init = find_member(m, cls, "__init__")
+    if isinstance(init, va.Function):
+        call_function(m, replace(init, self=obj), arguments, node)
+    else:
+        set_fields(m, cls, obj, arguments)
+    return m.objects.get(obj.id, obj)
+
+
+def set_fields(m: Machine, cls: va.Class, obj: va.Obj, arguments: va.Arguments) -> None:
+    """A dataclass or NamedTuple: fields in order of annotation."""
+    fields: list[str] = []
+    for one in reversed(cls.mro):
+        for statement in flat(one.node.body):
+            if isinstance(statement, nd.AnnAssign) and isinstance(statement.target, nd.Name):
+                fields.append(statement.target.id)
+    given = dict(zip(fields, arguments.positional, strict=False))
+    given.update(arguments.keywords)
+    for name, value in given.items():
+        m.state.set(("a", obj.id, name), value)
+
+
+def flat(body: nd.Block) -> list[nd.Stmt]:
+    """Statements with `Placed` opened."""
+    out: list[nd.Stmt] = []
+    for statement in body:
+        if isinstance(statement, nd.Placed):
+            out.extend(flat(statement.body))
+        else:
+            out.append(statement)
+    return out
+
+
+__all__ = ["ev"]

@@ -1,0 +1,327 @@
+"""Truth, comparison, worlds and guards.
+
+A test is decided when its operands are known, when a counter's witness decides it, or when the world
+of the running function fixes the flag. What stays undecided forks and leaves guards on both sides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import cast
+
+from torchwise_analysis.interp.abstract import events as ev
+from torchwise_analysis.interp.abstract import values as va
+from torchwise_analysis.interp.abstract.join import union
+from torchwise_analysis.interp.abstract.machine import Machine, first_known
+from torchwise_analysis.interp.abstract.static import text_of
+from torchwise_analysis.interp.core import constants
+from torchwise_analysis.source import nodes as nd
+
+_WITNESS = 2
+
+# place, kind, symbol and polarity of one test
+Tested = tuple[nd.Expr, str, "str | None", bool]
+
+_TRAINING = frozenset(["train", "new"])
+
+
+def truth(m: Machine, value: va.Value) -> bool | None:
+    """Known truth of a value."""
+    if isinstance(value, va.Const):
+        return bool(value.value)
+    if isinstance(value, va.ModeValue):
+        names = {mode.name for mode in value.modes}
+        if names <= _TRAINING:
+            return not value.negated
+        if names <= {"eval", "pretrained"}:
+            return value.negated
+        return None
+    if isinstance(value, (va.Function, va.Class, va.Library, va.StateDict, va.Method)):
+        return True
+    if isinstance(value, va.Obj):
+        if value.kind in (va.Kind.LIST, va.Kind.TUPLE, va.Kind.DICT, va.Kind.SET):
+            if m.items(value) or m.entries(value):
+                return None if m.state.get(("open", value.id)) else True
+            return None
+        return True if value.place is not None and value.kind not in (va.Kind.ITERATOR, va.Kind.OPAQUE) else None
+    if isinstance(value, va.Union):
+        truths = {truth(m, v) for v in value.values}
+        return truths.pop() if len(truths) == 1 else None
+    return None
+
+
+def test(m: Machine, node: nd.Expr, decide: bool = True) -> tuple[bool | None, va.Value]:
+    """Evaluate a condition. What was tested is kept for `guarded` until the next test."""
+    m.tested = []
+    return _test(m, node, decide, True)
+
+
+def _test(m: Machine, node: nd.Expr, decide: bool, polarity: bool) -> tuple[bool | None, va.Value]:
+    if isinstance(node, nd.BoolOp):
+        wanted = node.op == "or"
+        result: bool | None = not wanted
+        value: va.Value = va.UNKNOWN
+        for operand in node.values:
+            known, value = _test(m, operand, decide, polarity)
+            if known is wanted:
+                return wanted, value
+            if known is None:
+                result = None
+        return result, va.UNKNOWN if result is None else va.Const(None, result)
+    if isinstance(node, nd.Unary) and node.op == "not":
+        known, value = _test(m, node.operand, decide, not polarity)
+        return (None if known is None else not known), value
+    value = m.eval(node)
+    known = truth(m, value)
+    tests = cast("list[Tested]", m.tested)
+    if not (isinstance(value, va.Const) and value.counter is None):
+        kind, symbol = _classify(m, value, node)
+        tests.append((node, kind, symbol, polarity))
+    if isinstance(value, va.Tensor):
+        m.library.host_sync(m, value, node, "if")
+    if known is None and decide:
+        known = _decide(m, value, node)
+    return known, value
+
+
+def last_tests(m: Machine) -> list[Tested]:
+    return list(cast("list[Tested]", m.tested))
+
+
+def guarded(m: Machine, guards: tuple[ev.Guard, ...], tests: list[Tested], taken: bool) -> tuple[ev.Guard, ...]:
+    """The guards with these tests passed."""
+    if not tests:
+        return guards
+    return (*guards, *(ev.Guard(m.place(n), kind, taken is polarity, symbol) for n, kind, symbol, polarity in tests))
+
+
+def _classify(m: Machine, value: va.Value, node: nd.Expr) -> tuple[str, str | None]:
+    if "rank" in m.taint(value):
+        return "rank", None
+    if isinstance(value, va.Const):
+        return ("periodic" if value.counter else "value"), None
+    if isinstance(value, va.ModeValue):
+        return "training", None
+    if isinstance(value, va.Unknown):
+        if value.varies or "counter" in value.taint:
+            return "periodic", value.symbol
+        if value.symbol and value.symbol.endswith(" is None"):
+            return "none", value.symbol
+        return ("flag" if value.symbol else "value"), value.symbol
+    if isinstance(value, va.Obj) and value.symbol:
+        return "flag", value.symbol
+    if isinstance(node, nd.Compare) and any(isinstance(c, nd.Constant) and c.value is None for c in node.comparators):
+        return "none", None
+    return "value", None
+
+
+def _decide(m: Machine, value: va.Value, node: nd.Expr) -> bool | None:
+    """The truth that the world of the running function gives to a flag tested more than once."""
+    symbol, negated = None, False
+    if isinstance(value, va.Unknown) and not value.varies and not value.offset:
+        symbol, negated = value.symbol, value.negated
+    elif isinstance(value, va.Obj) and value.kind is va.Kind.OPAQUE:
+        symbol = value.symbol
+    if symbol is None:
+        return None
+    for known, flag in reversed(m.world):
+        if known == symbol:
+            return flag is not negated
+    frame = m.frames[-1]
+    text = text_of(node)
+    if text is None or text not in frame.facts.repeated or frame.budget <= 0 or len(m.world) >= 3:
+        return None
+    frame.budget -= 1
+    frame.decided.append(symbol)
+    m.world = (*m.world, (symbol, True))
+    return not negated
+
+
+def fixed(m: Machine, symbol: str) -> bool | None:
+    """What the world says about a symbol."""
+    for known, flag in reversed(m.world):
+        if known == symbol:
+            return flag
+    return None
+
+
+# --------------------------------------------------------------------------- comparison
+
+
+def compare(m: Machine, op: str, left: va.Value, right: va.Value, node: nd.Node) -> va.Value:
+    """One comparison of a chain."""
+    if op in ("is", "is not", "==", "!=") and isinstance(right, va.Const) and right.value is None:
+        return _compare_none(op in ("is", "=="), left)
+    if isinstance(left, va.Tensor) or isinstance(right, va.Tensor):
+        if op in ("is", "is not", "in", "not in"):
+            return va.UNKNOWN
+        lead = left if isinstance(left, va.Tensor) else right
+        assert isinstance(lead, va.Tensor)
+        return m.library.compared(m, lead, node)
+    if isinstance(left, va.Union) or isinstance(right, va.Union):
+        results = {
+            truth(m, compare(m, op, a, b, node)) for a in va.alternatives(left) for b in va.alternatives(right)
+        }
+        if len(results) == 1 and None not in results:
+            return va.Const(None, results.pop())
+        left, right = first_known(left), first_known(right)
+        if isinstance(left, va.Const) and isinstance(right, va.Const):
+            return va.UNKNOWN
+    if isinstance(left, va.Const) and isinstance(right, va.Const):
+        return _compare_constants(op, left, right)
+    if isinstance(left, va.Const) and left.counter and isinstance(right, (va.Unknown, va.Obj)):
+        return _compare_counter(m, op, left, right)
+    if isinstance(left, va.Unknown) and isinstance(right, va.Const) and right.counter:
+        return replace(_flag(m, op, left, right), varies=True)
+    if isinstance(left, va.Const) and isinstance(right, va.Obj) and op in ("in", "not in"):
+        items = m.items(right)
+        if items and all(isinstance(i, va.Const) for i in items) and not m.state.get(("open", right.id)):
+            found = any(cast("va.Const", i).value == left.value for i in items)
+            return va.Const(None, found is (op == "in"), left.counter)
+        entries = m.entries(right)
+        if entries and left.value in entries:
+            return va.Const(None, op == "in")
+    return _flag(m, op, left, right)
+
+
+def _flag(m: Machine, op: str, left: va.Value, right: va.Value) -> va.Unknown:
+    """An undecided comparison, named so that its repetitions agree."""
+    symbol = left.symbol if isinstance(left, (va.Unknown, va.Obj)) else None
+    taint = m.taint(left, right)
+    varies = any(isinstance(v, va.Unknown) and v.varies for v in (left, right))
+    if symbol and isinstance(right, va.Const):
+        plain = {"!=": "==", "is not": "is", "not in": "in"}.get(op, op)
+        offset = f"+{left.offset}" if isinstance(left, va.Unknown) and left.offset else ""
+        return va.Unknown(f"{symbol}{offset} {plain} {right.value!r}"[:120], 0, plain != op, taint, varies)
+    return va.Unknown(None, taint=taint, varies=varies)
+
+
+def _compare_none(positive: bool, left: va.Value) -> va.Value:
+    known: bool | None
+    if isinstance(left, va.Const):
+        known = left.value is None
+    elif isinstance(left, va.Union):
+        nones = [isinstance(v, va.Const) and v.value is None for v in left.values]
+        unsure = any(_may_be_none(v) for v in left.values)
+        known = None if any(nones) and not all(nones) or unsure else all(nones)
+    elif not _may_be_none(left):
+        known = False
+    else:
+        symbol = left.symbol if isinstance(left, (va.Unknown, va.Obj)) else None
+        return va.Unknown(f"{symbol} is None" if symbol else None, 0, not positive)
+    return va.UNKNOWN if known is None else va.Const(None, known is positive)
+
+
+def _may_be_none(value: va.Value) -> bool:
+    if isinstance(value, va.Unknown):
+        return True
+    return isinstance(value, va.Obj) and value.place is None and value.symbol is not None
+
+
+def _compare_constants(op: str, left: va.Const, right: va.Const) -> va.Value:
+    counter = left.counter
+    if counter is None and right.counter is not None:
+        return va.Unknown(None, varies=True)
+    if counter is not None and isinstance(left.value, int) and isinstance(right.value, int):
+        known = _compare_witness(op, left.value, counter, right.value)
+        if known is None:
+            return va.Unknown(None, varies=True)
+        return va.Const(None, known, va.Counter())
+    try:
+        return va.Const(None, constants.compare(op, left.value, right.value), counter)
+    except (TypeError, ValueError):
+        return va.UNKNOWN
+
+
+def _compare_witness(op: str, value: int, counter: va.Counter, other: int) -> bool | None:
+    """A counted value against a literal. The witness 2 stands for a divisor or bound above 3."""
+    if counter.modulus is not None:
+        if not counter.folded:
+            return constants.compare(op, value, other)
+        if op not in ("==", "!="):
+            return None
+        if other == 0:
+            wanted = 0
+        elif isinstance(counter.modulus, int) and other == counter.modulus - 1:
+            wanted = _WITNESS - 1
+        elif isinstance(counter.modulus, str) and other == 1:
+            return None
+        else:
+            return None
+        return (value == wanted) is (op == "==")
+    if other > 3 and op in ("==", "!="):
+        return (value == _WITNESS) is (op == "==")
+    if other > 3 and op in (">=", ">"):
+        return None
+    return constants.compare(op, value, other)
+
+
+def _compare_counter(m: Machine, op: str, left: va.Const, right: va.Unknown | va.Obj) -> va.Value:
+    """A counted value against an unknown: `(i + 1) % k == 0`, `i % k == k - 1`, `seen == k`."""
+    counter = left.counter
+    assert counter is not None
+    symbol = right.symbol
+    offset = right.offset if isinstance(right, va.Unknown) else 0
+    undecided = va.Unknown(None, taint=m.taint(right) | {"counter"}, varies=True)
+    if counter.modulus is not None:
+        if op in ("==", "!=") and offset == -1 and counter.modulus == symbol:
+            return va.Const(None, (left.value == _WITNESS - 1) is (op == "=="), va.Counter())
+        return undecided
+    if symbol is None or offset or "len(" in symbol or not isinstance(left.value, int):
+        return undecided
+    if op in ("==", ">=") and 0 < left.value <= _WITNESS and _is_window(symbol):
+        return va.Const(None, left.value == _WITNESS, va.Counter())
+    return undecided
+
+
+def _is_window(symbol: str) -> bool:
+    """A period, not a total: comparing a counter with a number of epochs or steps stops a loop."""
+    low = symbol.lower()
+    return not any(word in low for word in ("epoch", "max", "total", "num_steps", "num_iter", "n_iter", "limit", "warm"))
+
+
+# --------------------------------------------------------------------------- narrowing
+
+
+def narrow(m: Machine, test_node: nd.Expr, taken: bool) -> None:
+    """In the branch taken, drop the alternatives of a tested name that contradict the test."""
+    if isinstance(test_node, nd.Unary) and test_node.op == "not":
+        narrow(m, test_node.operand, not taken)
+        return
+    if isinstance(test_node, nd.BoolOp):
+        if (test_node.op == "and") is taken:
+            for operand in test_node.values:
+                narrow(m, operand, taken)
+        return
+    target, want_none = test_node, False
+    strict = False
+    if isinstance(test_node, nd.Compare) and len(test_node.ops) == 1:
+        right = test_node.comparators[0]
+        if not (isinstance(right, nd.Constant) and right.value is None and test_node.ops[0] in ("is", "is not", "==", "!=")):
+            return
+        target, strict = test_node.left, True
+        want_none = (test_node.ops[0] in ("is", "==")) is taken
+    if not isinstance(target, nd.Name):
+        return
+    value = m.lookup(target.id)
+    if not isinstance(value, va.Union):
+        return
+    if strict:
+        kept = [v for v in value.values if (isinstance(v, va.Const) and v.value is None) is want_none]
+    else:
+        kept = [v for v in value.values if truth(m, v) in (taken, None)]
+    if kept and len(kept) < len(value.values):
+        frame = m.frames[-1]
+        for scope in frame.scope:
+            if ("v", scope, target.id) in m.state.facts:
+                m.state.set(("v", scope, target.id), union(kept, value.evidence))
+                break
+
+
+def narrowed(m: Machine, value: va.Value, wanted: bool) -> va.Value:
+    """The alternatives that can have this truth."""
+    if isinstance(value, va.Union):
+        kept = [v for v in value.values if truth(m, v) in (wanted, None)]
+        if kept:
+            return union(kept, value.evidence)
+    return value

@@ -1,0 +1,680 @@
+"""Meaning of expressions: one small function per node, in one table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import cast
+
+from torchwise_analysis.interp.abstract import calls, conditions, iteration
+from torchwise_analysis.interp.abstract import events as ev
+from torchwise_analysis.interp.abstract import values as va
+from torchwise_analysis.interp.abstract.join import join_values, union
+from torchwise_analysis.interp.abstract.limits import DeadPath
+from torchwise_analysis.interp.abstract.loops import LoopKind, Turn
+from torchwise_analysis.interp.abstract.machine import Evaluate, Machine, first_known
+from torchwise_analysis.interp.core import constants
+from torchwise_analysis.source import nodes as nd
+
+WITNESS = 2  # what stands for an unknown or large window length
+
+_WITNESSED_ABOVE = 3
+
+
+# --------------------------------------------------------------------------- leaves
+
+
+def constant(m: Machine, node: nd.Constant) -> va.Value:
+    if node.value is None:
+        return va.NONE
+    return va.Const(None, node.value)
+
+
+def name(m: Machine, node: nd.Name) -> va.Value:
+    value = m.lookup(node.id)
+    return value if value is not None else m.library.builtin(m, node.id, node)
+
+
+def attribute(m: Machine, node: nd.Attribute) -> va.Value:
+    return calls.get_attribute(m, m.eval(node.value), node.attr, node)
+
+
+def formatted(m: Machine, node: nd.FormattedString) -> va.Value:
+    taint: frozenset[str] = frozenset()
+    texts: list[str] = []
+    known = True
+    for part in node.parts:
+        if isinstance(part, str):
+            texts.append(part)
+            continue
+        value = first_known(m.eval(part))
+        taint |= m.taint(value)
+        if isinstance(value, va.Tensor):
+            m.library.host_sync(m, value, part, "format")
+        if isinstance(value, va.Const) and isinstance(value.value, (str, int)):
+            texts.append(str(value.value))
+        else:
+            known = False
+    text = "".join(texts)
+    if known and len(text) < 1000:
+        return va.Const(None, text)
+    return va.Unknown(None, taint=taint)
+
+
+def starred(m: Machine, node: nd.Starred) -> va.Value:
+    return m.eval(node.value)
+
+
+def lambda_(m: Machine, node: nd.Lambda) -> va.Value:
+    return calls.make_function(m, node, None)
+
+
+def named(m: Machine, node: nd.NamedExpr) -> va.Value:
+    value = m.eval(node.value)
+    assign(m, node.target, value, node)
+    return value
+
+
+def await_(m: Machine, node: nd.Await) -> va.Value:
+    return m.eval(node.value)
+
+
+def yield_(m: Machine, node: nd.Yield) -> va.Value:
+    value = m.eval(node.value) if node.value is not None else va.NONE
+    callback = m.frames[-1].on_yield
+    return callback(value) if callback is not None else va.UNKNOWN
+
+
+def yield_from(m: Machine, node: nd.YieldFrom) -> va.Value:
+    over = m.eval(node.value)
+    callback = m.frames[-1].on_yield
+    element = iteration.element(m, over, node)
+    if callback is not None:
+        callback(element)
+    return va.UNKNOWN
+
+
+# --------------------------------------------------------------------------- containers
+
+
+def items_of(m: Machine, elements: tuple[nd.Expr, ...]) -> list[va.Value]:
+    out: list[va.Value] = []
+    for element in elements:
+        if isinstance(element, nd.Starred):
+            value = first_known(m.eval(element.value))
+            out.extend(m.items(value) if isinstance(value, va.Obj) and m.items(value) else (va.UNKNOWN,))
+        else:
+            out.append(m.eval(element))
+    return out
+
+
+def list_(m: Machine, node: nd.ListExpr) -> va.Value:
+    return m.sequence(items_of(m, node.elements), node)
+
+
+def tuple_(m: Machine, node: nd.TupleExpr) -> va.Value:
+    return m.sequence(items_of(m, node.elements), node, va.Kind.TUPLE)
+
+
+def set_(m: Machine, node: nd.SetExpr) -> va.Value:
+    return m.sequence(items_of(m, node.elements), node, va.Kind.SET)
+
+
+def dict_(m: Machine, node: nd.DictExpr) -> va.Value:
+    entries: dict[object, va.Value] = {}
+    rest: list[va.Value] = []
+    for key, value_node in zip(node.keys, node.values, strict=True):
+        if key is None:
+            spread = first_known(m.eval(value_node))
+            if isinstance(spread, va.StateDict):
+                rest.append(spread)
+            elif isinstance(spread, va.Obj):
+                entries.update(m.entries(spread))
+                rest.extend(m.items(spread))
+            continue
+        at = first_known(m.eval(key))
+        value = m.eval(value_node)
+        if isinstance(at, va.Const) and isinstance(at.value, (str, int)):
+            entries[at.value] = value
+        else:
+            rest.append(value)
+    obj = m.mapping(entries, node)
+    if rest:
+        m.state.set(("c", obj.id), tuple(rest[-12:]))
+    return obj
+
+
+def comprehension(m: Machine, node: nd.Comprehension) -> va.Value:
+    kind = {nd.ComprehensionKind.DICT: va.Kind.DICT, nd.ComprehensionKind.SET: va.Kind.SET}.get(node.kind, va.Kind.LIST)
+    holder = m.sequence((), node, kind)
+    found: list[va.Value] = []
+    open_: list[bool] = []
+    outer, depth = m.loops, len(m.loops)
+
+    def generate(index: int) -> None:
+        if index == len(node.generators):
+            if node.value is not None:
+                m.eval(node.element)
+            found.append(m.eval(node.value if node.value is not None else node.element))
+            return
+        generator = node.generators[index]
+        over = m.eval(generator.iter)
+        plan = iteration.plan(m, over, generator, LoopKind.COMPREHENSION)
+        open_.append(plan.open)
+        before = m.loops
+        for number, element in enumerate(plan.elements):
+            m.loops = (*before, Turn(plan.loop, number))
+            assign(m, generator.target, element, node)
+            if all(conditions.test(m, c)[0] is not False for c in generator.conditions):
+                generate(index + 1)
+        m.loops = before
+
+    try:
+        generate(0)
+    finally:
+        m.loops = outer
+    if kind is va.Kind.DICT and found and isinstance(first_known(found[0]), va.StateDict):
+        return first_known(found[0])
+    if node.kind is nd.ComprehensionKind.GENERATOR:
+        m.state.set(("c", holder.id), tuple(found[-12:]))
+        if any(open_):
+            m.state.set(("open", holder.id), True)
+        return holder
+    kept = []
+    for value in found:
+        # an element whose graph was made in the comprehension's own loop outlives its iteration
+        if any(len(m.passes[p].loops) > depth for t in m.tensors(value) for p in t.passes):
+            m.loops = (*outer, *m.passes[max(m.passes_of((value,)))].loops[depth:])
+            try:
+                value = m.store(value, node, "comprehension", holder, "", outer, node.value or node.element)
+            finally:
+                m.loops = outer
+        kept.append(value)
+    m.state.set(("c", holder.id), tuple(kept[-12:]))
+    if any(open_):
+        m.state.set(("open", holder.id), True)
+    return holder
+
+
+def slice_(m: Machine, node: nd.Slice) -> va.Value:
+    for part in (node.lower, node.upper, node.step):
+        if part is not None:
+            m.eval(part)
+    return va.Unknown(None, taint=frozenset(["slice"]))
+
+
+def subscript(m: Machine, node: nd.Subscript) -> va.Value:
+    value, index = m.eval(node.value), m.eval(node.index)
+    if isinstance(value, va.Union):
+        members = [get_item(m, v, index, node) for v in value.values if not isinstance(v, va.Unknown)]
+        out = members[0] if members else va.UNKNOWN
+        for other in members[1:]:
+            out = join_values(out, other)
+        return out
+    return get_item(m, value, index, node)
+
+
+def get_item(m: Machine, value: va.Value, index: va.Value, node: nd.Node) -> va.Value:
+    index = first_known(index)
+    key = index.value if isinstance(index, va.Const) else None
+    moving = isinstance(index, va.Const) and index.counter is not None
+    if isinstance(value, va.Tensor):
+        if isinstance(index, va.Tensor):
+            m.library.host_sync(m, index, node, "mask") if "mask" in index.taint else None
+        return replace(value, shape=None)
+    if isinstance(value, va.Obj):
+        return _item_of(m, value, key, moving, index)
+    if isinstance(value, va.Const) and isinstance(value.value, (str, tuple, list)) and isinstance(key, int):
+        try:
+            return va.Const(None, cast("tuple[object, ...]", value.value)[key])
+        except IndexError:
+            return va.UNKNOWN
+    if isinstance(value, va.Parameters):
+        return replace(value, single=True, filtered=True)
+    if isinstance(value, va.Library):
+        return value if value.path.startswith("typing") else va.Unknown(f"{value.path}[{key!r}]")
+    if isinstance(value, va.StateDict):
+        return va.UNKNOWN
+    symbol = value.symbol if isinstance(value, va.Unknown) else None
+    return va.Unknown(symbol and f"{symbol}[{key!r}]", taint=m.taint(value))
+
+
+def _item_of(m: Machine, obj: va.Obj, key: object, moving: bool, index: va.Value) -> va.Value:
+    entries, items = m.entries(obj), m.items(obj)
+    if key is not None and not isinstance(key, (list, dict)) and key in entries:
+        return entries[key]
+    if isinstance(index, va.Unknown) and "slice" in index.taint and obj.kind in (va.Kind.LIST, va.Kind.TUPLE):
+        part = m.sequence(items, None, obj.kind)
+        m.state.set(("open", part.id), True)
+        return part
+    closed = not m.state.get(("open", obj.id))
+    if isinstance(key, int) and not isinstance(key, bool) and -len(items) <= key < len(items) and not moving:
+        if closed:
+            return items[key]
+        if key == -1:
+            return items[-1]
+    known = [*items, *entries.values()] if key is None or moving or not closed else [*items]
+    if known and (key is None or moving or items):
+        out = known[0]
+        for other in known[1:]:
+            out = join_values(out, other)
+        return out
+    if "factory" in obj.traits:
+        kind = va.Kind.LIST if "list" in obj.traits else None
+        return m.child(obj, f"[{key!r}]", kind)
+    if obj.kind in (
+        va.Kind.OPAQUE, va.Kind.MODULE, va.Kind.LOADER, va.Kind.DATASET, va.Kind.DICT, va.Kind.LIST, va.Kind.ITERATOR,
+    ):
+        if "options" in obj.traits:
+            return va.Unknown(f"{obj.symbol}[{key!r}]")
+        return m.child(obj, f"[{key!r}]" if key is not None else "[]")
+    if obj.cls is not None:
+        method = calls.find_member(m, obj.cls, "__getitem__")
+        if isinstance(method, va.Function):
+            return calls.call_function(m, replace(method, self=obj), va.Arguments((index,)), None)
+    return va.Unknown(None, taint=m.taint(obj))
+
+
+# --------------------------------------------------------------------------- operators
+
+
+def unary(m: Machine, node: nd.Unary) -> va.Value:
+    if node.op == "not":
+        truth, value = conditions.test(m, node.operand, decide=False)
+        if isinstance(value, va.ModeValue):
+            return replace(value, negated=not value.negated)
+        if isinstance(value, va.Unknown) and value.symbol and truth is None:
+            return replace(value, negated=not value.negated)
+        return va.UNKNOWN if truth is None else va.Const(None, not truth)
+    value = first_known(m.eval(node.operand))
+    if isinstance(value, va.Tensor):
+        return replace(value, activation=None)
+    if isinstance(value, va.Const):
+        try:
+            return va.Const(None, constants.unary(node.op, value.value), value.counter)
+        except (TypeError, ValueError):
+            return va.UNKNOWN
+    return va.Unknown(None, taint=m.taint(value)) if isinstance(value, va.Unknown) else value
+
+
+def binary(m: Machine, node: nd.Binary) -> va.Value:
+    left = m.eval(node.left)
+    return operate(m, node.op, left, m.eval(node.right), node)
+
+
+def operate(m: Machine, op: str, left: va.Value, right: va.Value, node: nd.Node) -> va.Value:
+    """`left op right`."""
+    if isinstance(left, va.Union) or isinstance(right, va.Union):
+        return _operate_unions(m, op, left, right, node)
+    if isinstance(left, va.Tensor) or isinstance(right, va.Tensor):
+        return _operate_tensor(m, op, left, right, node)
+    if isinstance(left, va.Obj) and left.kind in (va.Kind.LIST, va.Kind.TUPLE) and op == "+":
+        more = m.items(right) if isinstance(right, va.Obj) else ()
+        out = m.sequence((*m.items(left), *more)[-12:], node, left.kind)
+        if m.state.get(("open", left.id)) or isinstance(right, va.Obj) and m.state.get(("open", right.id)):
+            m.state.set(("open", out.id), True)
+        return out
+    if isinstance(left, va.Obj) and left.kind is va.Kind.LIST and op == "*":
+        m.state.set(("open", left.id), True)
+        return left
+    if isinstance(left, va.Obj) and left.kind is va.Kind.DICT and op == "|" and isinstance(right, va.Obj):
+        return m.mapping({**m.entries(left), **m.entries(right)}, node)
+    if isinstance(left, va.Const) and isinstance(right, va.Const):
+        return _operate_constants(op, left, right)
+    if op == "%" and isinstance(left, va.Const) and left.counter and isinstance(left.value, int):
+        return va.Const(None, left.value % WITNESS, va.Counter(_symbol(right) or "?", True))
+    if op in ("+", "-") and isinstance(left, va.Unknown) and left.symbol and isinstance(right, va.Const):
+        if isinstance(right.value, int) and not right.counter:
+            return replace(left, offset=left.offset + (right.value if op == "+" else -right.value))
+    data = left if isinstance(left, va.Obj) else right if isinstance(right, va.Obj) else None
+    if data is not None and data.kind is va.Kind.OPAQUE and "options" not in data.traits:
+        return data
+    symbols = (_symbol(left), _symbol(right))
+    text = f"({symbols[0] or _text(left)}{op}{symbols[1] or _text(right)})" if any(symbols) else None
+    moving = any(isinstance(v, va.Const) and v.counter or isinstance(v, va.Unknown) and v.varies for v in (left, right))
+    return va.Unknown(text, taint=m.taint(left, right), varies=moving)
+
+
+def _operate_unions(m: Machine, op: str, left: va.Value, right: va.Value, node: nd.Node) -> va.Value:
+    lefts, rights = va.alternatives(left), va.alternatives(right)
+    if len(lefts) * len(rights) > 6:
+        return operate(m, op, first_known(left), first_known(right), node)
+    out = [
+        operate(m, op, a, b, node)
+        for a in lefts
+        for b in rights
+        if not (isinstance(a, va.Const) and a.value is None or isinstance(b, va.Const) and b.value is None)
+    ]
+    result = out[0] if out else va.UNKNOWN
+    for other in out[1:]:
+        result = join_values(result, other)
+    return result
+
+
+def _operate_constants(op: str, left: va.Const, right: va.Const) -> va.Value:
+    counter = left.counter or right.counter
+    try:
+        if op == "%" and left.counter and isinstance(left.value, int) and isinstance(right.value, int):
+            divisor = right.value
+            folded = divisor > _WITNESSED_ABOVE
+            return va.Const(None, left.value % (WITNESS if folded else divisor), va.Counter(divisor, folded))
+        value = constants.binary(op, left.value, right.value)
+    except (constants.TooLarge, TypeError, ValueError, ArithmeticError):
+        return va.UNKNOWN
+    return va.Const(None, value, va.Counter() if counter else None)
+
+
+def _operate_tensor(m: Machine, op: str, left: va.Value, right: va.Value, node: nd.Node) -> va.Tensor:
+    if isinstance(left, va.Tensor) and isinstance(right, va.Tensor):
+        return _operate_tensors(m, op, left, right)
+    tensor = left if isinstance(left, va.Tensor) else right
+    other = right if tensor is left else left
+    assert isinstance(tensor, va.Tensor)
+    sources = tensor.sources | m.sources_of((other,))
+    is_data = isinstance(other, va.Obj) and other.kind is va.Kind.OPAQUE and "options" not in other.traits
+    if op == "@" or is_data and op in ("*", "/") and isinstance(other, va.Obj) and not _scalar_like(m, other):
+        return replace(tensor, activation=None, sources=sources, shape=None)
+    factors = tensor.factors
+    if op in ("*", "/") and (op == "*" or tensor is left):
+        number = other.value if isinstance(other, va.Const) else None
+        factor = va.Factor(
+            op,
+            float(number) if isinstance(number, (int, float)) and abs(number) < 1e300 else None,
+            _symbol(other),
+            m.place(node),
+        )
+        factors |= {factor}
+    recording = True in m.recording()
+    return replace(
+        tensor,
+        passes=tensor.passes if recording else frozenset(),
+        activation=None,
+        factors=factors,
+        sources=sources,
+        taint=tensor.taint | m.taint(other),
+    )
+
+
+def _operate_tensors(m: Machine, op: str, left: va.Tensor, right: va.Tensor) -> va.Tensor:
+    passes = left.passes | right.passes
+    if left.passes and right.passes:
+        factors = left.factors & right.factors
+        if left.divided and right.divided and not factors:
+            factors = left.factors | right.factors
+        reduction = _common_reduction(left.reduction, right.reduction)
+    else:
+        lead = left if left.passes or not right.passes else right
+        factors, reduction = lead.factors, lead.reduction
+        if op == "/" and lead is left and not right.passes:
+            factors = factors | {va.Factor("/", None, None, lead.evidence.place)} if lead.evidence else factors
+    return va.Tensor(
+        left.evidence if left.passes or not right.passes else right.evidence,
+        passes if True in m.recording() else frozenset(),
+        left.tokens | right.tokens,
+        None,
+        reduction,
+        factors,
+        left.scaled or right.scaled,
+        left.cut or right.cut if not passes else None,
+        left.sources | right.sources,
+        left.shape if left.shape == right.shape else None,
+        left.device if left.device == right.device else None,
+        left.dtype if left.dtype == right.dtype else None,
+        left.taint | right.taint,
+    )
+
+
+def _common_reduction(a: str | None, b: str | None) -> str | None:
+    if a == b:
+        return a
+    if "mean" in (a, b) and "sum" not in (a, b):
+        return "mean"
+    return None
+
+
+def _scalar_like(m: Machine, obj: va.Obj) -> bool:
+    return obj.origin is va.Origin.UNSEEN and not any(
+        m.objects[p].kind in (va.Kind.LOADER, va.Kind.DATASET) for p in m.lineage(obj.id)
+    )
+
+
+def _symbol(value: va.Value) -> str | None:
+    return value.symbol if isinstance(value, (va.Unknown, va.Obj)) else None
+
+
+def _text(value: va.Value) -> str:
+    return repr(value.value)[:40] if isinstance(value, va.Const) else "?"
+
+
+def bool_op(m: Machine, node: nd.BoolOp) -> va.Value:
+    """`a or b`: the value of the operand that decides; a union when that is unknown."""
+    wanted = node.op == "or"
+    members: list[va.Value] = []
+    mark = m.guards
+    try:
+        for index, operand in enumerate(node.values):
+            value = m.eval(operand)
+            truth = conditions.truth(m, value)
+            if index == len(node.values) - 1:
+                members.append(value)
+                break
+            if truth is wanted:
+                members.append(value)
+                break
+            if truth is None:
+                members.append(conditions.narrowed(m, value, wanted))
+    finally:
+        m.guards = mark
+    out = members[0]
+    for other in members[1:]:
+        out = join_values(out, other)
+    return out
+
+
+def compare(m: Machine, node: nd.Compare) -> va.Value:
+    left = m.eval(node.left)
+    result: va.Value = va.UNKNOWN
+    for index, (op, other) in enumerate(zip(node.ops, node.comparators, strict=True)):
+        right = m.eval(other)
+        one = conditions.compare(m, op, left, right, node)
+        if index == 0:
+            result = one
+        elif conditions.truth(m, one) is False:
+            result = one
+        elif conditions.truth(m, result) is not False:
+            result = va.UNKNOWN
+        left = right
+    return result
+
+
+def if_exp(m: Machine, node: nd.IfExp) -> va.Value:
+    truth, _ = conditions.test(m, node.test)
+    if truth is not None:
+        return m.eval(node.body if truth else node.orelse)
+    guards, tests = m.guards, conditions.last_tests(m)
+
+    def branch(body: nd.Expr, taken: bool) -> Callable[[], va.Value]:
+        def run() -> va.Value:
+            m.guards = conditions.guarded(m, guards, tests, taken)
+            conditions.narrow(m, node.test, taken)
+            return m.eval(body)
+
+        return run
+
+    try:
+        value = m.fork([branch(node.body, True), branch(node.orelse, False)], join_values)
+    finally:
+        m.guards = guards
+    if value is None:
+        raise DeadPath
+    return value
+
+
+# --------------------------------------------------------------------------- assignment
+
+
+def assign(m: Machine, target: nd.Expr, value: va.Value, node: nd.Node, value_node: nd.Expr | None = None) -> None:
+    """Bind `value` to a target of any form."""
+    if isinstance(target, nd.Name):
+        assign_name(m, target.id, value, node, value_node)
+    elif isinstance(target, (nd.TupleExpr, nd.ListExpr)):
+        parts = unpack(m, value, target.elements, node)
+        nodes = value_node.elements if isinstance(value_node, nd.TupleExpr) else ()
+        for index, (element, part) in enumerate(zip(target.elements, parts, strict=True)):
+            assign(m, element, part, node, nodes[index] if index < len(nodes) else None)
+    elif isinstance(target, nd.Starred):
+        assign(m, target.value, value, node)
+    elif isinstance(target, nd.Attribute):
+        receiver = m.eval(target.value)
+        for member in va.alternatives(receiver):
+            set_attribute(m, member, target.attr, value, node, value_node)
+    elif isinstance(target, nd.Subscript):
+        receiver, index = m.eval(target.value), m.eval(target.index)
+        set_item(m, receiver, index, value, node, value_node)
+
+
+def assign_name(m: Machine, name: str, value: va.Value, node: nd.Node, value_node: nd.Expr | None = None) -> None:
+    if m.loops and m.grows(value):
+        value = m.store(value, node, "chain", None, name, (), value_node)
+    if isinstance(value, va.StateDict):
+        m.emit(ev.StateDictKept, node, state=value, name=name)
+    if isinstance(value, va.Obj) and not value.name and value.kind not in (va.Kind.OPAQUE,):
+        value = _named(m, value, name)
+    m.bind(name, value)
+
+
+def _named(m: Machine, obj: va.Obj, name: str) -> va.Obj:
+    named_ = replace(obj, name=name)
+    m.objects[obj.id] = named_
+    if obj.kind is va.Kind.OPTIMIZER:
+        m.optimizers = [named_ if o.id == obj.id else o for o in m.optimizers]
+    return named_
+
+
+def set_attribute(
+    m: Machine, receiver: va.Value, name: str, value: va.Value, node: nd.Node, value_node: nd.Expr | None = None
+) -> None:
+    if m.library.set_attribute(m, receiver, name, value, node):
+        return
+    if isinstance(receiver, va.Class):
+        m.state.set(("v", receiver.id, name), value)
+        return
+    if isinstance(receiver, va.ProjectModule):
+        m.state.set(("v", receiver.frame, name), value)
+        return
+    if not isinstance(receiver, va.Obj):
+        return
+    if receiver.cls is not None:
+        found = calls.find_member(m, receiver.cls, name)
+        if isinstance(found, va.Function) and "setter:" + name in found.marks:
+            return
+    if m.loops and (m.grows(value)):
+        value = m.store(value, node, "chain", receiver, name, receiver.birth, value_node)
+    elif m.outlives(receiver.birth) and receiver.kind in (va.Kind.INSTANCE, va.Kind.MODULE, va.Kind.OPAQUE):
+        m.library.kept_attribute(m, receiver, name, value, node)
+    if isinstance(value, va.StateDict):
+        m.emit(ev.StateDictKept, node, state=value, name=name)
+    if isinstance(value, va.Obj) and not value.name and value.kind is not va.Kind.OPAQUE:
+        value = _named(m, value, name)
+    names = cast("tuple[str, ...]", m.state.get(("names", receiver.id), ()))
+    if name not in names:
+        m.state.set(("names", receiver.id), (*names, name))
+    m.state.set(("a", receiver.id, name), value)
+
+
+def set_item(
+    m: Machine, receiver: va.Value, index: va.Value, value: va.Value, node: nd.Node, value_node: nd.Expr | None = None
+) -> None:
+    index = first_known(index)
+    if m.library.set_item(m, receiver, index, value, node):
+        return
+    for obj in va.alternatives(receiver):
+        if not isinstance(obj, va.Obj):
+            continue
+        if isinstance(index, va.Const) and isinstance(index.value, (str, int)) and not index.counter:
+            kept = value
+            if m.loops and m.grows(value):
+                kept = m.store(value, node, "item", obj, obj.name, obj.birth, value_node)
+            if isinstance(value, va.StateDict):
+                m.emit(ev.StateDictKept, node, state=value, name=str(index.value))
+            items = m.items(obj)
+            if isinstance(index.value, int) and -len(items) <= index.value < len(items):
+                changed = list(items)
+                changed[index.value] = kept
+                m.state.set(("c", obj.id), tuple(changed))
+            else:
+                m.state.set(("d", obj.id), {**m.entries(obj), index.value: kept})
+        else:
+            m.push(obj, [value], node, "item", value_node)
+
+
+def unpack(m: Machine, value: va.Value, targets: tuple[nd.Expr, ...], node: nd.Node) -> list[va.Value]:
+    """One value for each target; a starred target gets a list."""
+    count = len(targets)
+    value = first_known(value)
+    star = next((i for i, t in enumerate(targets) if isinstance(t, nd.Starred)), None)
+    if isinstance(value, va.Obj):
+        items = m.items(value)
+        if star is not None and items:
+            after = count - star - 1
+            middle = m.sequence(items[star : len(items) - after], node)
+            tail = items[len(items) - after :] if after else ()
+            head = items[:star]
+            if len(head) == star and len(tail) == after:
+                return [*head, middle, *tail]
+        if len(items) == count and not m.state.get(("open", value.id)):
+            return list(items)
+        if items:
+            joined = items[0]
+            for other in items[1:]:
+                joined = join_values(joined, other)
+            if m.state.get(("open", value.id)):
+                return [joined] * count
+            return [items[i] if i < len(items) else items[-1] for i in range(count)]
+        if value.kind in (va.Kind.OPAQUE, va.Kind.LOADER, va.Kind.DATASET, va.Kind.INSTANCE):
+            if "options" in value.traits:
+                return [va.Unknown(f"{value.symbol}[{i}]") for i in range(count)]
+            return [m.child(value, f"[{i}]") for i in range(count)]
+        if value.kind is va.Kind.ITERATOR:
+            return [iteration.element(m, value, node)] * count
+    if isinstance(value, va.Tensor):
+        return [replace(value, shape=value.shape[1:] if value.shape else None)] * count
+    if isinstance(value, va.Const) and isinstance(value.value, tuple):
+        parts = cast("tuple[object, ...]", value.value)
+        if len(parts) == count:
+            return [va.Const(None, part) for part in parts]
+    return [va.Unknown(None, taint=m.taint(value)) for _ in range(count)]
+
+
+def _unsupported(m: Machine, node: nd.Expr) -> va.Value:
+    return va.UNKNOWN
+
+
+EXPRESSIONS: dict[type, Evaluate] = {
+    nd.Constant: constant,
+    nd.Name: name,
+    nd.Attribute: attribute,
+    nd.Subscript: subscript,
+    nd.Slice: slice_,
+    nd.Call: calls.eval_call,
+    nd.Starred: starred,
+    nd.Binary: binary,
+    nd.Unary: unary,
+    nd.BoolOp: bool_op,
+    nd.Compare: compare,
+    nd.IfExp: if_exp,
+    nd.ListExpr: list_,
+    nd.TupleExpr: tuple_,
+    nd.SetExpr: set_,
+    nd.DictExpr: dict_,
+    nd.Comprehension: comprehension,
+    nd.FormattedString: formatted,
+    nd.Lambda: lambda_,
+    nd.Await: await_,
+    nd.Yield: yield_,
+    nd.YieldFrom: yield_from,
+    nd.NamedExpr: named,
+    nd.Expr: _unsupported,
+}
+
+__all__ = ["EXPRESSIONS", "WITNESS", "assign", "operate", "union"]

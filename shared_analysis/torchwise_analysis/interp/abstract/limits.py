@@ -1,0 +1,35 @@
+"""Bounds of a run. They count visits, never time, so that results repeat."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one file may cost.
+
+    visits: nodes evaluated, over all entries. entry_visits: of one entry. call_visits: of one call
+    into a function. depth: nested calls. nesting: nested expressions. events: recorded. files: other
+    project files read. worlds: runs of one function for flags tested more than once.
+    """
+
+    visits: int = 400_000
+    entry_visits: int = 120_000
+    depth: int = 14
+    nesting: int = 120
+    events: int = 60_000
+    files: int = 40
+    worlds: int = 4
+
+
+class OutOfFuel(Exception):
+    """Visits are spent; what was recorded so far stays."""
+
+
+class Stopped(Exception):
+    """The caller asked to stop."""
+
+
+class DeadPath(Exception):
+    """The path ends here: a callee never returns, so the rest of the statement does not happen."""

@@ -1,0 +1,951 @@
+"""The abstract machine: state, scenes, objects, and what training code does to them.
+
+Expressions, statements, calls and library meanings are functions over a `Machine`, in their own
+modules; here is what they share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
+
+from torchwise_analysis.findings import Place
+from torchwise_analysis.interp.abstract import events as ev
+from torchwise_analysis.interp.abstract import values as va
+from torchwise_analysis.interp.abstract.frames import OUTSIDE, Frame, Scopes, World
+from torchwise_analysis.interp.abstract.join import join, join_values
+from torchwise_analysis.interp.abstract.limits import DeadPath, Limits, OutOfFuel, Stopped
+from torchwise_analysis.interp.abstract.loops import Caller, Loop, LoopKind, LoopPath, Turn, inside
+from torchwise_analysis.interp.abstract.relevance import Relevance
+from torchwise_analysis.interp.abstract.state import MISSING, Facts, State
+from torchwise_analysis.interp.abstract.static import BodyFacts, LoopFacts, body_facts, loop_facts
+from torchwise_analysis.interp.abstract.trace import Pass, Silence
+from torchwise_analysis.names.project import Project
+from torchwise_analysis.source import nodes as nd
+
+R = TypeVar("R")
+E = TypeVar("E", bound=ev.Event)
+
+RECORDING = frozenset([True])
+NOT_RECORDING = frozenset([False])
+
+_NOWHERE = Place("", nd.Span(0, 0, 0, 0))
+_NO_ENTRY = ev.Entry("module", "<module>", _NOWHERE)
+
+class Hook(NamedTuple):
+    """A method that a framework calls: under which grad mode, whether it trains by itself, where it belongs."""
+
+    framework: str
+    name: str
+    grad: frozenset[bool] | None = None
+    automatic: bool = False
+    returns_loss: bool = False
+
+
+class Meanings(Protocol):
+    """What libraries mean; `semantics.dispatch` is it."""
+
+    def builtin(self, m: Machine, name: str, node: nd.Node) -> va.Value: ...
+
+    def call(self, m: Machine, name: str, arguments: va.Arguments, node: nd.Node) -> va.Value: ...
+
+    def method(
+        self, m: Machine, receiver: va.Value, name: str, arguments: va.Arguments, node: nd.Node
+    ) -> va.Value: ...
+
+    def call_object(self, m: Machine, obj: va.Obj, arguments: va.Arguments, node: nd.Node) -> va.Value: ...
+
+    def attribute(self, m: Machine, receiver: va.Value, name: str, node: nd.Node) -> va.Value | None: ...
+
+    def set_attribute(
+        self, m: Machine, receiver: va.Value, name: str, value: va.Value, node: nd.Node
+    ) -> bool: ...
+
+    def kept_attribute(self, m: Machine, receiver: va.Obj, name: str, value: va.Value, node: nd.Node) -> None: ...
+
+    def set_item(self, m: Machine, receiver: va.Value, index: va.Value, value: va.Value, node: nd.Node) -> bool: ...
+
+    def host_sync(self, m: Machine, value: va.Tensor, node: nd.Node, how: str) -> None: ...
+
+    def compared(self, m: Machine, value: va.Tensor, node: nd.Node) -> va.Value: ...
+
+    def instance(self, m: Machine, cls: va.Class, node: nd.Node | None) -> va.Obj: ...
+
+    def decorate(self, m: Machine, path: str, function: va.Function) -> va.Function: ...
+
+    def enter(self, m: Machine, context: va.Value, node: nd.Node) -> va.Value | None: ...
+
+    def hook(self, m: Machine, obj: va.Obj, name: str) -> Hook | None: ...
+
+    def hook_returned(self, m: Machine, hook: Hook, obj: va.Obj, function: va.Function, value: va.Value) -> None: ...
+
+
+Evaluate = Callable[["Machine", Any], va.Value]
+Execute = Callable[["Machine", Any], None]
+
+
+class Counts:
+    """Honest silence, while it is counted."""
+
+    __slots__ = ("cut", "dead_paths", "failed", "lost", "not_analysed", "skipped", "unknown_backwards", "unknown_calls")
+
+    def __init__(self) -> None:
+        self.dead_paths = self.skipped = self.cut = self.unknown_backwards = self.unknown_calls = self.lost = 0
+        self.failed: list[str] = []
+        self.not_analysed: list[tuple[Place, str]] = []
+
+    def silence(self, visits: int, fuel_spent: bool) -> Silence:
+        return Silence(
+            self.dead_paths,
+            self.skipped,
+            self.cut,
+            self.unknown_backwards,
+            self.unknown_calls,
+            self.lost,
+            visits,
+            fuel_spent,
+            tuple(dict.fromkeys(self.failed)),
+            tuple(dict.fromkeys(self.not_analysed)),
+        )
+
+
+class Machine:
+    """One run over one file. Created by `abstract.run`, thrown away after."""
+
+    def __init__(
+        self,
+        path: str,
+        project: Project,
+        limits: Limits,
+        stop: Callable[[], bool],
+        expressions: dict[type, Evaluate],
+        statements: dict[type, Execute],
+        relevance: Relevance,
+        library: Meanings,
+    ) -> None:
+        self.library = library
+        self.tested: list[Any] = []
+        self.path, self.project, self.limits, self.stop = path, project, limits, stop
+        self.file = path
+        self.expressions, self.statements, self.relevance = expressions, statements, relevance
+        self.state, self.alive = State(), True
+        self.line = 0
+        self.frames: list[Frame] = []
+        self.loops: LoopPath = ()
+        self.calls: tuple[Caller, ...] = ()
+        self.guards: tuple[ev.Guard, ...] = ()
+        self.world: World = ()
+        self.scopes: Scopes = OUTSIDE
+        self.forward: tuple[va.Obj, int] | None = None
+        self.entry = _NO_ENTRY
+        self.automatic: va.Obj | None = None
+        self.visits, self.cap, self.nesting = 0, limits.visits, 0
+        self.events: list[ev.Event] = []
+        self.passes: dict[int, Pass] = {}
+        self.objects: dict[int, va.Obj] = {}
+        self.parents: dict[int, int] = {}
+        self.optimizers: list[va.Obj] = []
+        self.owns: dict[int, frozenset[int] | None] = {}
+        self.consumed: set[va.Token] = set()
+        self.backed: set[int] = set()
+        self.escaped_passes: set[int] = set()
+        self.escaped_tokens: set[va.Token] = set()
+        self.escaped: set[int] = set()
+        self.wrapped: dict[int, str] = {}
+        self.in_place: dict[int, str] = {}
+        self.engines: dict[int, va.Obj] = {}
+        self.discarded: nd.Node | None = None
+        self.prepared: dict[int, va.Obj] = {}
+        self.hooks: list[tuple[va.Obj, va.Value]] = []
+        self.accumulations: dict[int, int] = {}
+        self.reached: set[tuple[str, int, int, str]] = set()
+        self.arguments: dict[tuple[object, ...], va.Value] = {}
+        self.forward_cache: dict[tuple[object, ...], tuple[int, va.Value]] = {}
+        self.modules: dict[str, int] = {}
+        self.counts = Counts()
+        self._ids = 0
+        self._scene: ev.Scene | None = None
+        self._loops: dict[tuple[str, int, int], Loop] = {}
+        self._loop_facts: dict[int, LoopFacts] = {}
+        self._body_facts: dict[int, BodyFacts] = {}
+        self._kept: list[object] = []
+        self._constructed: dict[tuple[object, ...], int] = {}
+
+    # ------------------------------------------------------------------ running
+
+    def eval(self, node: nd.Expr) -> va.Value:
+        """The value of an expression."""
+        self.visits += 1
+        if self.visits >= self.cap:
+            raise OutOfFuel
+        if self.nesting > self.limits.nesting:
+            self.counts.cut += 1
+            return va.UNKNOWN
+        if not self.visits & 2047 and self.stop():
+            raise Stopped
+        self.nesting += 1
+        try:
+            return self.expressions[type(node)](self, node)
+        finally:
+            self.nesting -= 1
+
+    def run_block(self, body: nd.Block) -> None:
+        """Statements in order, until the path dies."""
+        if self.nesting > self.limits.nesting:
+            self.counts.cut += 1
+            return
+        guards = self.guards
+        self.nesting += 1
+        try:
+            for statement in body:
+                if not self.alive:
+                    break
+                self.visits += 1
+                if self.visits >= self.cap:
+                    raise OutOfFuel
+                self.statements[type(statement)](self, statement)
+        except DeadPath:
+            self.counts.dead_paths += 1
+            self.alive = False
+        finally:
+            self.nesting -= 1
+            self.guards = guards
+
+    def fork(self, branches: Iterable[Callable[[], R]], combine: Callable[[R, R], R]) -> R | None:
+        """Run each branch on the present state, join the states and the results of those that live."""
+        mark = self.state.mark()
+        outcomes: list[Facts] = []
+        result: R | None = None
+        dead = None
+        for branch in branches:
+            try:
+                value = branch()
+            except DeadPath as error:
+                dead, self.alive = error, False
+                value = None
+            if self.alive:
+                outcomes.append(self.state.changes(mark))
+                result = value if result is None else combine(result, cast("R", value))
+            self.state.rollback(mark)
+            self.alive = True
+        if not outcomes:
+            self.alive = False
+            if dead is not None:
+                raise dead
+            return None
+        self.state.merge(mark, outcomes, join)
+        return result
+
+    def with_scopes(self, scopes: Scopes, body: Callable[[], R]) -> R:
+        before, self.scopes = self.scopes, scopes
+        try:
+            return body()
+        finally:
+            self.scopes = before
+
+    def with_loops(self, loops: LoopPath, body: Callable[[], R]) -> R:
+        before, self.loops = self.loops, loops
+        try:
+            return body()
+        finally:
+            self.loops = before
+
+    # ------------------------------------------------------------------ places, scenes, events
+
+    def place(self, node: nd.Node) -> Place:
+        return Place(self.file, node.span.shifted(self.line))
+
+    def link(self, node: nd.Node, fact: str, before: va.Link | None = None, belief: bool = False) -> va.Link:
+        return va.Link(self.place(node), fact, before, belief)
+
+    def scene(self) -> ev.Scene:
+        old, frame = self._scene, self.frames[-1] if self.frames else None
+        scopes = self.scopes
+        forward = self.forward[1] if self.forward else None
+        if (
+            old is not None
+            and old.loops is self.loops
+            and old.calls is self.calls
+            and old.guards is self.guards
+            and old.entry is self.entry
+            and old.forward == forward
+            and old.frame == (frame.id if frame else 0)
+            and old.world is self.world
+            and old.autocast == scopes.autocast
+            and old.no_sync is scopes.no_sync
+            and old.anomaly == scopes.anomaly
+        ):
+            return old
+        self._scene = ev.Scene(
+            self.loops,
+            self.calls,
+            self.entry,
+            self.world,
+            self.guards,
+            frame.id if frame else 0,
+            frame.name if frame else "",
+            forward,
+            scopes.autocast,
+            scopes.no_sync,
+            scopes.anomaly,
+        )
+        return self._scene
+
+    def emit(self, event_type: Callable[..., E], where: nd.Node | Place, **fields: object) -> E:
+        """Record an event of this kind at a node or place."""
+        place = where if isinstance(where, Place) else self.place(where)
+        event = event_type(len(self.events), place, self.scene(), **fields)
+        if len(self.events) >= self.limits.events:
+            raise OutOfFuel
+        self.events.append(event)
+        return event
+
+    # ------------------------------------------------------------------ static facts, by node
+
+    def body_facts(self, body: nd.Block) -> BodyFacts:
+        found = self._body_facts.get(id(body))
+        if found is None:
+            found = self._body_facts[id(body)] = body_facts(body)
+            self._kept.append(body)
+        return found
+
+    def loop_facts(self, node: nd.For | nd.While) -> LoopFacts:
+        found = self._loop_facts.get(id(node))
+        if found is None:
+            found = self._loop_facts[id(node)] = loop_facts(node)
+            self._kept.append(node)
+        return found
+
+    def loop(self, node: nd.Node, kind: LoopKind, over: str, count: int | None, source: int | None) -> Loop:
+        """The loop of a node: one object however often it is entered, so identity tells loops apart."""
+        key = (self.file, self.line, id(node))
+        found = self._loops.get(key)
+        if found is None or found.source != source:
+            facts = self.loop_facts(node) if isinstance(node, (nd.For, nd.While)) else None
+            if found is not None and found.source is not None:
+                source = found.source
+            if found is None or found.source != source:
+                found = self._loops[key] = Loop(
+                    self.place(node),
+                    kind,
+                    over,
+                    count,
+                    source,
+                    bool(facts and facts.has_inner),
+                    bool(facts and facts.window),
+                )
+        return found
+
+    # ------------------------------------------------------------------ objects
+
+    def fresh_id(self) -> int:
+        self._ids += 1
+        return self._ids
+
+    def make(self, kind: va.Kind, node: nd.Node | None, type_name: str = "", **fields: Any) -> va.Obj:
+        """A new object made at a node (None: nobody saw its making)."""
+        place = self.place(node) if node is not None else None
+        evidence = fields.pop("evidence", None)
+        if evidence is None and place is not None and type_name:
+            evidence = va.Link(place, f"{type_name.rpartition('.')[2]} made here")
+        obj = va.Obj(evidence, self.fresh_id(), kind, type_name, place=place, birth=self.loops, **fields)
+        return self.register(obj)
+
+    def register(self, obj: va.Obj) -> va.Obj:
+        self.objects[obj.id] = obj
+        if obj.kind is va.Kind.OPTIMIZER:
+            self._register_optimizer(obj)
+        elif obj.kind is va.Kind.MODULE:
+            self.state.set(("mode", obj.id), frozenset([va.Mode("new" if obj.place else "unknown")]))
+        return obj
+
+    def _register_optimizer(self, obj: va.Obj) -> None:
+        # The same construction run again replaces the old object: otherwise a sweep that calls
+        # `train()` in a loop collects stale optimizers that still receive gradients.
+        path = tuple((c.place, c.function) for c in self.calls)
+        if obj.place is not None:
+            old = self._constructed.get((obj.place, path))
+            self.optimizers = [o for o in self.optimizers if o.id != old]
+            self._constructed[(obj.place, path)] = obj.id
+        self.optimizers.append(obj)
+        self.state.set(("grad", obj.id), va.CLEAN)
+
+    def was_built(self, place: Place) -> bool:
+        """Did the construction at this place run before on this call path?"""
+        return (place, tuple((c.place, c.function) for c in self.calls)) in self._constructed
+
+    def sequence(
+        self, items: Iterable[va.Value], node: nd.Node | None, kind: va.Kind = va.Kind.LIST, **fields: Any
+    ) -> va.Obj:
+        obj = va.Obj(
+            fields.pop("evidence", None),
+            self.fresh_id(),
+            kind,
+            place=self.place(node) if node else None,
+            birth=self.loops,
+            **fields,
+        )
+        self.objects[obj.id] = obj
+        self.state.set(("c", obj.id), tuple(items))
+        return obj
+
+    def mapping(self, entries: dict[object, va.Value], node: nd.Node | None, **fields: Any) -> va.Obj:
+        obj = self.sequence((), node, va.Kind.DICT, **fields)
+        self.state.set(("d", obj.id), entries)
+        return obj
+
+    def items(self, obj: va.Obj) -> tuple[va.Value, ...]:
+        return cast("tuple[va.Value, ...]", self.state.get(("c", obj.id), ()))
+
+    def entries(self, obj: va.Obj) -> dict[object, va.Value]:
+        """Contents by key; never changed in place."""
+        return cast("dict[object, va.Value]", self.state.get(("d", obj.id), _EMPTY))
+
+    def lineage(self, oid: int) -> list[int]:
+        out, parents = [oid], self.parents
+        while oid in parents and len(out) < 16:
+            oid = parents[oid]
+            out.append(oid)
+        return out
+
+    def adopt(self, part: va.Obj, whole: va.Obj) -> None:
+        """`part` belongs to `whole` from now on, unless that would make a circle."""
+        if part.id not in self.parents and part.id not in self.lineage(whole.id):
+            self.parents[part.id] = whole.id
+
+    def related(self, a: int, b: int) -> bool:
+        """Is one a part of the other, or the same?"""
+        return a == b or a in self.lineage(b) or b in self.lineage(a)
+
+    def attribute(self, obj: va.Obj, name: str) -> va.Value | None:
+        return cast("va.Value | None", self.state.get(("a", obj.id, name)))
+
+    def child(self, obj: va.Obj, name: str, kind: va.Kind | None = None) -> va.Value:
+        """A part of an object that we did not see being made: the same thing at every access."""
+        key = ("a", obj.id, name)
+        found = self.state.get(key)
+        if found is not None:
+            return cast("va.Value", found)
+        from torchwise_analysis.interp.abstract import beliefs
+
+        origin = va.Origin.PART
+        if kind is None:
+            kind, origin = (va.Kind.OPAQUE, va.Origin.PART) if name[:1] == "[" else beliefs.guess(name, frozenset())
+            if obj.kind is va.Kind.MODULE and kind is va.Kind.OPAQUE and name[:1] != "[":
+                plain = name in ("device", "config", "dtype", "hparams", "cfg", "args", "logger", "trainer")
+                kind = va.Kind.OPAQUE if plain else va.Kind.MODULE
+        base = obj.symbol or obj.name or f"#{obj.id}"
+        symbol = f"{base}{name}" if name[:1] == "[" else f"{base}.{name}"
+        part = va.Obj(
+            obj.evidence, self.fresh_id(), kind, name=name, birth=obj.birth, origin=origin, symbol=symbol
+        )
+        if kind is va.Kind.MODULE or kind is va.Kind.OPAQUE:
+            self.parents[part.id] = obj.id
+        self.objects[part.id] = part
+        if kind is va.Kind.OPTIMIZER:
+            self.optimizers.append(part)
+            self.owns[part.id] = None
+            self.state.set(("grad", part.id), va.CLEAN)
+        self.state.set(key, part)
+        return part
+
+    # ------------------------------------------------------------------ tensors inside values
+
+    def tensors(self, value: va.Value | None, depth: int = 0) -> list[va.Tensor]:
+        """All tensors in a value, containers looked into."""
+        if value is None:
+            return []
+        if isinstance(value, va.Tensor):
+            return [value]
+        out: list[va.Tensor] = []
+        if isinstance(value, va.Union):
+            for member in value.values:
+                out += self.tensors(member, depth)
+        elif isinstance(value, va.Obj) and depth < 3:
+            for item in self.items(value):
+                out += self.tensors(item, depth + 1)
+            for item in self.entries(value).values():
+                out += self.tensors(item, depth + 1)
+            if value.kind is va.Kind.INSTANCE and "result" in value.traits:
+                out += self._attribute_tensors(value, depth)
+        return out
+
+    def _attribute_tensors(self, value: va.Obj, depth: int) -> list[va.Tensor]:
+        names = cast("tuple[str, ...]", self.state.get(("names", value.id), ()))
+        return [t for n in names for t in self.tensors(self.attribute(value, n), depth + 1)]
+
+    def all_tensors(self, values: Iterable[va.Value]) -> list[va.Tensor]:
+        return [t for value in values for t in self.tensors(value)]
+
+    def map_tensors(
+        self, value: va.Value, change: Callable[[va.Tensor], va.Tensor], depth: int = 0
+    ) -> va.Value:
+        """The value with every tensor in it changed; contents of containers change in place."""
+        if isinstance(value, va.Tensor):
+            return change(value)
+        if isinstance(value, va.Union):
+            return va.Union(value.evidence, tuple(self.map_tensors(m, change, depth) for m in value.values))
+        if isinstance(value, va.Obj) and depth < 3:
+            items = self.items(value)
+            if items:
+                self.state.set(("c", value.id), tuple(self.map_tensors(i, change, depth + 1) for i in items))
+            entries = self.entries(value)
+            if entries:
+                self.state.set(
+                    ("d", value.id), {k: self.map_tensors(i, change, depth + 1) for k, i in entries.items()}
+                )
+        return value
+
+    def passes_of(self, values: Iterable[va.Value]) -> frozenset[int]:
+        return frozenset(p for t in self.all_tensors(values) for p in t.passes)
+
+    def sources_of(self, values: Iterable[va.Value]) -> frozenset[int]:
+        out: set[int] = set()
+        for value in values:
+            for member in va.alternatives(value):
+                if isinstance(member, va.Obj) and member.kind is va.Kind.OPAQUE:
+                    out.update(
+                        p for p in self.lineage(member.id) if self.objects[p].kind in (va.Kind.LOADER, va.Kind.DATASET)
+                    )
+            out.update(s for t in self.tensors(value) for s in t.sources)
+        return frozenset(out)
+
+    def taint(self, *values: va.Value | None) -> frozenset[str]:
+        out: frozenset[str] = frozenset()
+        for value in values:
+            for member in va.alternatives(value) if value is not None else ():
+                if isinstance(member, (va.Unknown, va.Tensor)):
+                    out |= member.taint
+                elif isinstance(member, va.Obj):
+                    out |= frozenset(t for t in member.traits if t in _TAINTS)
+        return out
+
+    # ------------------------------------------------------------------ grad mode, modes
+
+    def recording(self) -> frozenset[bool]:
+        """May autograd record here?"""
+        if self.scopes.grad is not None:
+            return self.scopes.grad
+        return cast("frozenset[bool]", self.state.get(("autograd",), RECORDING))
+
+    def mode(self, obj: va.Obj) -> va.Modes:
+        for oid in self.lineage(obj.id):
+            modes = self.state.get(("mode", oid))
+            if modes is not None:
+                return cast("va.Modes", modes)
+        return frozenset([va.Mode("new" if obj.place else "unknown")])
+
+    def mode_keys(self) -> list[int]:
+        return [cast("int", k[1]) for k in self.state.facts if k[0] == "mode"]
+
+    def set_mode(self, obj: va.Obj, modes: va.Modes) -> None:
+        for oid in self.mode_keys():
+            if oid != obj.id and obj.id in self.lineage(oid):
+                self.state.drop(("mode", oid))
+        self.state.set(("mode", obj.id), modes)
+
+    def parts_in_eval(self, obj: va.Obj, unlike: frozenset[Place | None] = frozenset()) -> frozenset[int]:
+        """Parts that stand in eval mode by themselves."""
+        out: set[int] = set()
+        for oid in self.mode_keys():
+            if oid != obj.id and obj.id in self.lineage(oid):
+                modes = cast("va.Modes", self.state.get(("mode", oid)))
+                if any(m.name == "eval" and m.place not in unlike for m in modes):
+                    out.add(oid)
+        return frozenset(out)
+
+    def is_frozen(self, obj: va.Obj) -> bool:
+        """Does nothing in it require gradients?"""
+        for oid in self.lineage(obj.id):
+            fact = self.state.get(("frozen", oid))
+            if fact is not None:
+                return fact == RECORDING
+        return False
+
+    # ------------------------------------------------------------------ forward
+
+    def start_pass(
+        self,
+        module: va.Obj,
+        node: nd.Node | Place,
+        arguments: va.Arguments,
+        through: str = "call",
+        belief: bool = False,
+        grad: frozenset[bool] | None = None,
+        wrapped: str = "",
+        bypassed: str = "",
+    ) -> int:
+        """A new forward pass, or the running one when inside a forward."""
+        if self.forward is not None:
+            self.passes[self.forward[1]].modules.add(module.id)
+            return self.forward[1]
+        pass_ = self.fresh_id()
+        grad = self.recording() if grad is None else grad
+        event = self.emit(
+            ev.Forward,
+            node,
+            pass_=pass_,
+            module=module,
+            modes=self.mode(module),
+            grad=grad,
+            inputs=self.passes_of(arguments),
+            sources=self.sources_of(arguments),
+            arguments=arguments,
+            through=through,
+            belief=belief,
+            wrapped=wrapped,
+            bypassed=bypassed,
+            eval_parts=self.parts_in_eval(module),
+            version=cast("int", self.state.get(("version", module.id), 0)),
+        )
+        self.passes[pass_] = Pass(pass_, event, {module.id}, set(event.inputs), through == "loss")
+        return pass_
+
+    def attach(self, pass_: int | None, values: Iterable[va.Value], node: nd.Node | None, **fields: Any) -> va.Tensor:
+        """The tensor that an operation on `values` gives: it carries their graphs and that of the pass."""
+        passes: set[int] = set()
+        tokens: set[va.Token] = set()
+        sources: set[int] = set()
+        taint: set[str] = set()
+        evidence = fields.pop("evidence", None)
+        tensors = []
+        for value in values:
+            found = self.tensors(value)
+            tensors += found
+            if not found:
+                sources |= self.sources_of((value,))
+        for t in tensors:
+            passes |= t.passes
+            tokens |= t.tokens
+            sources |= t.sources
+            taint |= t.taint
+            evidence = evidence or t.evidence
+        if pass_ is not None and True in self.passes[pass_].forward.grad:
+            passes.add(pass_)
+            if evidence is None or node is not None:
+                evidence = va.Link(self.passes[pass_].forward.place, "graph made by this forward", None)
+        if True not in self.recording():
+            passes = set()
+        return va.Tensor(
+            evidence,
+            frozenset(passes),
+            frozenset(tokens),
+            sources=frozenset(sources),
+            taint=frozenset(taint),
+            **fields,
+        )
+
+    def imbue(self, value: va.Value, pass_: int) -> va.Value:
+        """Outputs of a pass through layers that we do not know carry its graph all the same."""
+        link = va.Link(self.passes[pass_].forward.place, "graph made by this forward")
+        return self.map_tensors(value, lambda t: replace(t, passes=t.passes | {pass_}, evidence=link))
+
+    # ------------------------------------------------------------------ gradients
+
+    def gradients(self, optimizer: va.Obj) -> va.Gradients:
+        return cast("va.Gradients", self.state.get(("grad", optimizer.id), va.CLEAN))
+
+    def reached_optimizers(self, modules: Iterable[int] | None) -> list[va.Obj]:
+        """Optimizers that may own parameters of these modules (None: of anything)."""
+        if modules is None:
+            return list(self.optimizers)
+        listed = sorted(modules)
+        out = []
+        for optimizer in self.optimizers:
+            owned = self.owns.get(optimizer.id)
+            if owned is None or any(self.related(m, r) for m in listed for r in sorted(owned)):
+                out.append(optimizer)
+        return out
+
+    def backward(
+        self,
+        value: va.Value | None,
+        node: nd.Node | Place,
+        retain: bool = False,
+        create_graph: bool = False,
+        how: str = "tensor",
+        divides: bool = False,
+        owner: va.Obj | None = None,
+        scaled: bool = False,
+    ) -> None:
+        """Gradients of what `value` was computed from are added to, and its graph is freed."""
+        tensors = self.tensors(value)
+        passes = frozenset(p for t in tensors for p in t.passes)
+        modules = {m for p in sorted(passes) for m in self.passes[p].modules} if passes else None
+        place = node if isinstance(node, Place) else self.place(node)
+        if not tensors:
+            self.counts.unknown_backwards += 1
+        self.consumed.update(token for t in tensors for token in t.tokens)
+        self.backed |= passes
+        loss = tensors[0] if tensors else None
+        # a scaled loss may be one alternative of several
+        is_scaled = scaled or any(t.scaled for t in tensors)
+        before: dict[int, va.Gradients] = {}
+        if how not in ("autograd.grad", "functional"):
+            for optimizer in self.reached_optimizers(self._sources_too(passes, modules)):
+                atoms = before[optimizer.id] = self.gradients(optimizer)
+                self.state.set(
+                    ("grad", optimizer.id), frozenset(_add_backward(a, place, is_scaled) for a in atoms)
+                )
+        self.emit(
+            ev.Backward,
+            place,
+            passes=passes,
+            loss=loss,
+            retain=retain,
+            create_graph=create_graph,
+            fresh=frozenset(p for p in passes if not self.state.get(("freed", p))),
+            before=before,
+            modules=frozenset(modules) if modules is not None else None,
+            grad=self.recording(),
+            how=how,
+            divides=divides,
+            owner=owner,
+        )
+        if not retain and not create_graph:
+            for p in sorted(passes):
+                self.state.set(("freed", p), True)
+
+    def engines_of(self, value: va.Value) -> list[va.Obj]:
+        """Engines that own a module behind the passes of this value."""
+        if not self.engines:
+            return []
+        modules = {o for p in self.passes_of((value,)) for q in self.passes[p].modules for o in self.lineage(q)}
+        return list({self.engines[o].id: self.engines[o] for o in sorted(modules) if o in self.engines}.values())
+
+    def _sources_too(self, passes: frozenset[int], modules: set[int] | None) -> set[int] | None:
+        """Modules reached, or None when a pass of an unknown thing may lead anywhere."""
+        if modules is None:
+            return None
+        if all(self.passes[p].loss_only for p in passes):
+            return None
+        return modules
+
+    def clear(
+        self, node: nd.Node | Place, optimizers: Iterable[va.Obj], how: str = "zero_grad", quiet: bool = False
+    ) -> None:
+        for optimizer in optimizers:
+            if self.scopes.sync == NOT_RECORDING and optimizer.id in self.prepared:
+                continue
+            before = self.gradients(optimizer)
+            self.state.set(("grad", optimizer.id), frozenset(_clear(a) for a in before))
+            if not quiet:
+                self.emit(ev.Clear, node, optimizer=optimizer, before=before, how=how)
+
+    def clear_module(self, node: nd.Node | Place, roots: Iterable[int], how: str = "module", quiet: bool = False) -> None:
+        self.clear(node, self.reached_optimizers(set(roots)), how, quiet)
+
+    def step(
+        self,
+        optimizer: va.Obj,
+        node: nd.Node | Place,
+        via: str = "plain",
+        scaler: va.Obj | None = None,
+        arguments: va.Arguments | None = None,
+    ) -> None:
+        if self.scopes.sync == NOT_RECORDING and optimizer.id in self.prepared:
+            return
+        before = self.gradients(optimizer)
+        self.emit(ev.Step, node, optimizer=optimizer, before=before, via=via, scaler=scaler, arguments=arguments)
+        after = frozenset(
+            va.Atom(applied=True) if a.sites or a.applied else replace(a, lost=frozenset()) for a in before
+        )
+        self.state.set(("grad", optimizer.id), after)
+        self.state.set(("stepped",), RECORDING)
+        owned = self.owns.get(optimizer.id)
+        for key in [k for k in self.state.facts if k[0] == "version"]:
+            oid = cast("int", key[1])
+            if oid == optimizer.id or owned is None or any(self.related(oid, r) for r in owned):
+                self.state.set(key, cast("int", self.state.get(key)) + 1)
+
+    def raise_version(self, obj: va.Obj) -> None:
+        for key in [k for k in self.state.facts if k[0] == "version"]:
+            if self.related(cast("int", key[1]), obj.id):
+                self.state.set(key, cast("int", self.state.get(key)) + 1)
+
+    # ------------------------------------------------------------------ escaping
+
+    def escape(self, value: va.Value, node: nd.Node, callee: str, pure: bool = False, depth: int = 0) -> None:
+        """An unknown callee got hold of it: it may train it, switch its mode, clear its gradients, keep it."""
+        for member in va.alternatives(value):
+            if isinstance(member, va.Tensor):
+                if self.forward is None and not pure:  # inside a forward an unknown function is a layer
+                    self.escaped_tokens |= member.tokens
+                    self.escaped_passes |= member.passes
+            elif isinstance(member, va.Obj) and depth < 3:
+                self._escape_object(member, node, callee, pure, depth)
+            elif isinstance(member, va.Function) and member.self is not None and depth < 2:
+                self.escape(member.self, node, callee, pure, depth + 1)
+
+    def _escape_object(self, obj: va.Obj, node: nd.Node, callee: str, pure: bool, depth: int) -> None:
+        kind = obj.kind
+        if kind in (va.Kind.LIST, va.Kind.TUPLE, va.Kind.DICT, va.Kind.SET):
+            for item in (*self.items(obj), *self.entries(obj).values()):
+                self.escape(item, node, callee, pure, depth + 1)
+            return
+        if kind in (va.Kind.MODULE, va.Kind.OPAQUE, va.Kind.INSTANCE):
+            if ("mode", obj.id) in self.state.facts or any(obj.id in self.lineage(o) for o in self.mode_keys()):
+                self.set_mode(obj, frozenset([va.Mode("unknown")]))
+            self.raise_version(obj)
+            if kind is va.Kind.MODULE:
+                self.clear_module(node, {obj.id}, quiet=True)
+                self.state.drop(("frozen", obj.id))
+        if kind is va.Kind.OPTIMIZER:
+            self.state.set(("grad", obj.id), va.CLEAN)
+        if kind in (va.Kind.MODULE, va.Kind.OPTIMIZER, va.Kind.SCHEDULER, va.Kind.LOADER, va.Kind.SCALER):
+            self.escaped.add(obj.id)
+            self.emit(ev.Escaped, node, value=obj, callee=callee)
+
+    # ------------------------------------------------------------------ stores
+
+    def outlives(self, birth: LoopPath) -> bool:
+        return bool(inside(self.loops, birth))
+
+    def grows(self, value: va.Value) -> bool:
+        """Does it carry graphs of this and of an earlier iteration of a loop that we are in?"""
+        if not self.loops:
+            return False
+        tensors = [t for t in self.tensors(value) if len(t.passes) > 1]
+        if not tensors:
+            return False
+        for turn in self.loops:
+            for t in tensors:
+                seen = {o.iteration for p in t.passes for o in self.passes[p].loops if o.loop is turn.loop}
+                if len(seen) > 1 and turn.iteration in seen:
+                    return True
+        return False
+
+    def store(
+        self,
+        value: va.Value,
+        node: nd.Node,
+        how: str,
+        holder: va.Obj | None,
+        name: str,
+        birth: LoopPath,
+        value_node: nd.Node | None = None,
+    ) -> va.Value:
+        """`value` goes to a place that outlives this iteration; returns it marked with the store's token."""
+        tensors = [t for t in self.tensors(value) if t.passes]
+        if not tensors:
+            return value
+        # growth needs a graph made inside the very iteration that the place outlives
+        outlived = {id(t.loop) for t in inside(self.loops, birth)}
+        if not any(id(o.loop) in outlived for t in tensors for p in t.passes for o in self.passes[p].loops):
+            return value
+        token = va.Token(self.place(node), how)
+        passes = frozenset(p for t in tensors for p in t.passes)
+        self.emit(
+            ev.Store,
+            node,
+            token=token,
+            passes=passes,
+            freed=frozenset(p for p in passes if self.state.get(("freed", p))),
+            how=how,
+            holder=holder,
+            name=name,
+            bounded=holder is not None and "bounded" in holder.traits,
+            value=tensors[0],
+            value_place=self.place(value_node) if value_node is not None else None,
+            reduction=tensors[0].reduction,
+            graph_places=self.graph_places(value, value_node) if value_node is not None else (),
+        )
+        return self.map_tensors(value, lambda t: replace(t, tokens=t.tokens | {token}) if t.passes else t)
+
+    def graph_places(self, value: va.Value, node: nd.Node) -> tuple[Place, ...]:
+        """Where the tensors with a graph are written: elements of a literal, else the whole expression."""
+        obj = first_known(value)
+        parts: tuple[va.Value, ...] = ()
+        elements: tuple[nd.Expr, ...] = ()
+        if isinstance(node, (nd.ListExpr, nd.TupleExpr, nd.SetExpr)):
+            elements = node.elements
+            if len(elements) == 1 and isinstance(obj, va.Tensor):  # `xs += [loss]`: stored one by one
+                parts = (obj,)
+        elif isinstance(node, nd.DictExpr):
+            elements = node.values
+        else:
+            return (self.place(node),)
+        if isinstance(obj, va.Obj):
+            parts = tuple(self.entries(obj).values()) or self.items(obj)
+        if len(parts) != len(elements):
+            return ()
+        return tuple(
+            place
+            for part, element in zip(parts, elements, strict=True)
+            if any(t.passes for t in self.tensors(part))
+            for place in self.graph_places(part, element)
+        )
+
+    def push(
+        self, holder: va.Obj, values: Iterable[va.Value], node: nd.Node, how: str, value_node: nd.Node | None = None
+    ) -> None:
+        """Values are added to a container."""
+        added = list(values)
+        if self.outlives(holder.birth):
+            added = [self.store(v, node, how, holder, holder.name, holder.birth, value_node) for v in added]
+            self.state.set(("open", holder.id), True)
+        elif self.loops:
+            self.state.set(("open", holder.id), True)
+        self.state.set(("c", holder.id), (*self.items(holder), *added)[-12:])
+
+    # ------------------------------------------------------------------ names
+
+    def lookup(self, name: str) -> va.Value | None:
+        facts = self.state.facts
+        for frame in self.frames[-1].scope:
+            value = facts.get(("v", frame, name))
+            if value is not None:
+                return cast("va.Value", value)
+        return None
+
+    def bind(self, name: str, value: va.Value) -> None:
+        """Bind in the frame that the scope rules say."""
+        frame = self.frames[-1]
+        self.state.set(("v", self.home(frame, name), name), value)
+
+    def home(self, frame: Frame, name: str) -> int:
+        function = frame.function
+        if function is not None:
+            scope = function.node.scope
+            if name in scope.global_:
+                return frame.scope[-1]
+            if name in scope.nonlocal_:
+                for outer in frame.scope[1:]:
+                    if ("v", outer, name) in self.state.facts:
+                        return outer
+        return frame.id
+
+
+_EMPTY: dict[object, va.Value] = {}
+_TAINTS = frozenset(["rank", "random", "time"])
+
+
+def _add_backward(atom: va.Atom, place: Place, scaled: bool) -> va.Atom:
+    runs = dict(atom.sites)
+    runs[place] = min(2, runs.get(place, 0) + 1)
+    return replace(atom, sites=frozenset(runs.items()), scaled=atom.scaled or scaled)
+
+
+def _clear(atom: va.Atom) -> va.Atom:
+    lost = frozenset(site for site, _ in atom.sites) if atom.sites and not atom.applied else frozenset[Place]()
+    return va.Atom(lost=lost)
+
+
+def turn_loops(loops: LoopPath) -> Iterator[Loop]:
+    for turn in loops:
+        yield turn.loop
+
+
+def first_known(value: va.Value) -> va.Value:
+    """The most telling alternative of a union: objects before tensors before unknowns."""
+    if not isinstance(value, va.Union):
+        return value
+    for kind in (va.Obj, va.StateDict, va.Tensor, va.Function, va.Parameters, va.Class, va.Library, va.Unknown):
+        for member in value.values:
+            if isinstance(member, kind):
+                return member
+    return value.values[0]
+
+
+__all__ = ["MISSING", "Machine", "Turn", "first_known", "join_values"]

@@ -1,0 +1,101 @@
+"""The state of one path: a flat map of facts with an undo trail.
+
+Keys are tuples whose first item says what the fact is:
+
+    ("v", frame, name)     variable            ("a", object, name)  attribute
+    ("c", object)          contents in order   ("d", object)        contents by key
+    ("mode", object)       modes               ("grad", optimizer)  gradients (atoms)
+    ("freed", pass)        backward ran over it
+    ("version", object)    how often its weights changed
+    ("autograd",)          grad mode set by a statement
+
+A fork is a mark in the trail; its outcome is the set of facts changed since. Forking costs nothing,
+joining costs what the branches wrote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+Key: TypeAlias = "tuple[object, ...]"
+Facts: TypeAlias = "dict[Key, object]"
+Join: TypeAlias = "Callable[[object, object], object]"
+
+
+class Missing:
+    """No fact."""
+
+    def __repr__(self) -> str:
+        return "MISSING"
+
+
+MISSING = Missing()
+
+
+class State:
+    """Facts of the running path."""
+
+    __slots__ = ("_trail", "facts")
+
+    def __init__(self) -> None:
+        self.facts: Facts = {}
+        self._trail: list[tuple[Key, object]] = []
+
+    def get(self, key: Key, default: object = None) -> object:
+        return self.facts.get(key, default)
+
+    def set(self, key: Key, value: object) -> None:
+        self._trail.append((key, self.facts.get(key, MISSING)))
+        self.facts[key] = value
+
+    def drop(self, key: Key) -> None:
+        if key in self.facts:
+            self._trail.append((key, self.facts.pop(key)))
+
+    def mark(self) -> int:
+        return len(self._trail)
+
+    def changes(self, mark: int) -> Facts:
+        """Facts changed since the mark, with their present values (MISSING when dropped)."""
+        facts = self.facts
+        return {key: facts.get(key, MISSING) for key in dict.fromkeys(k for k, _ in self._trail[mark:])}
+
+    def rollback(self, mark: int) -> None:
+        """The facts as they were at the mark."""
+        trail, facts = self._trail, self.facts
+        while len(trail) > mark:
+            key, old = trail.pop()
+            if old is MISSING:
+                facts.pop(key, None)
+            else:
+                facts[key] = old
+
+    def apply(self, changes: Facts) -> None:
+        for key, value in changes.items():
+            if value is MISSING:
+                self.drop(key)
+            else:
+                self.set(key, value)
+
+    def merge(self, mark: int, outcomes: list[Facts], join: Join) -> None:
+        """Replace what happened since the mark by the join of several outcomes."""
+        self.rollback(mark)
+        if len(outcomes) == 1:
+            self.apply(outcomes[0])
+            return
+        facts = self.facts
+        for key in dict.fromkeys(k for outcome in outcomes for k in outcome):
+            base = facts.get(key, MISSING)
+            value: object = MISSING
+            for outcome in outcomes:
+                other = outcome.get(key, base)
+                if value is MISSING:
+                    value = other
+                elif other is not MISSING and other is not value:
+                    value = join(value, other)
+            if value is not base:
+                if value is MISSING:
+                    self.drop(key)
+                else:
+                    self.set(key, value)

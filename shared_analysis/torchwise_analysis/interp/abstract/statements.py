@@ -1,0 +1,651 @@
+"""Meaning of statements: one small function per node, in one table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import cast
+
+from torchwise_analysis.interp.abstract import calls, conditions, contexts, expressions, imports, iteration
+from torchwise_analysis.interp.abstract import events as ev
+from torchwise_analysis.interp.abstract import values as va
+from torchwise_analysis.interp.abstract.frames import Frame
+from torchwise_analysis.interp.abstract.join import join, join_values
+from torchwise_analysis.interp.abstract.limits import DeadPath
+from torchwise_analysis.interp.abstract.loops import LoopKind, Turn
+from torchwise_analysis.interp.abstract.machine import Execute, Machine, first_known
+from torchwise_analysis.interp.core.mro import InconsistentMro, linearize
+from torchwise_analysis.source import nodes as nd
+
+_WHILE_TURNS = 2
+
+
+def placed(m: Machine, node: nd.Placed) -> None:
+    line, m.line = m.line, node.line
+    try:
+        for statement in node.body:
+            if not m.alive:
+                return
+            m.visits += 1
+            m.statements[type(statement)](m, statement)
+    finally:
+        m.line = line
+
+
+def nothing(m: Machine, node: nd.Stmt) -> None:
+    return
+
+
+def broken(m: Machine, node: nd.Broken) -> None:
+    m.counts.not_analysed.append((m.place(node), f"does not parse: {node.message}"))
+
+
+def expression(m: Machine, node: nd.ExprStmt) -> None:
+    if isinstance(node.value, nd.Constant):
+        return
+    m.discarded = node.value
+    m.eval(node.value)
+
+
+def assign(m: Machine, node: nd.Assign) -> None:
+    value = m.eval(node.value)
+    for target in node.targets:
+        expressions.assign(m, target, value, node, node.value)
+
+
+def ann_assign(m: Machine, node: nd.AnnAssign) -> None:
+    if node.value is not None:
+        expressions.assign(m, node.target, m.eval(node.value), node, node.value)
+
+
+def aug_assign(m: Machine, node: nd.AugAssign) -> None:
+    old, value = m.eval(node.target), m.eval(node.value)
+    known = first_known(old)
+    if isinstance(known, va.Obj) and known.kind in (va.Kind.LIST, va.Kind.SET) and node.op == "+":
+        added = first_known(value)
+        items = m.items(added) if isinstance(added, va.Obj) else tuple(m.tensors(value))
+        m.push(known, items, node, "+=", node.value)
+        return
+    if isinstance(known, va.Parameters) and known.gradients:
+        m.library.method(m, known, "div_" if node.op == "/" else "mul_", va.Arguments((value,)), node)
+        return
+    if isinstance(known, va.Const) and known.value is None:
+        result = value
+    else:
+        result = expressions.operate(m, node.op, old, value, node)
+    if isinstance(result, va.Const) and isinstance(result.value, int) and not isinstance(result.value, bool) and m.loops:
+        result = va.Const(None, result.value, va.Counter())
+    expressions.assign(m, node.target, result, node, node.value)
+
+
+def return_(m: Machine, node: nd.Return) -> None:
+    value = m.eval(node.value) if node.value is not None else va.NONE
+    frame = m.frames[-1]
+    for state in _state_dicts(m, value):
+        m.emit(ev.StateDictUsed, node, state=state, how="return", current=version_of(m, state))
+    frame.exits.append((value, m.state.changes(frame.mark)))
+    m.alive = False
+
+
+def _state_dicts(m: Machine, value: va.Value) -> list[va.StateDict]:
+    out: list[va.StateDict] = []
+    for member in va.alternatives(value):
+        if isinstance(member, va.StateDict):
+            out.append(member)
+        elif isinstance(member, va.Obj) and member.kind is va.Kind.TUPLE:
+            out.extend(i for i in m.items(member) if isinstance(i, va.StateDict))
+    return out
+
+
+def version_of(m: Machine, state: va.StateDict) -> int:
+    return cast("int", m.state.get(("version", state.owner.id), 0))
+
+
+def delete(m: Machine, node: nd.Delete) -> None:
+    for target in node.targets:
+        if isinstance(target, nd.Name):
+            m.state.drop(("v", m.frames[-1].id, target.id))
+        elif isinstance(target, nd.Subscript):
+            value = first_known(m.eval(target.value))
+            if isinstance(value, va.Obj):
+                m.emit(ev.Emptied, node, holder=value)
+                m.state.set(("c", value.id), ())
+        elif isinstance(target, nd.Attribute):
+            value = first_known(m.eval(target.value))
+            if isinstance(value, va.Obj):
+                m.state.drop(("a", value.id, target.attr))
+
+
+def break_(m: Machine, node: nd.Break) -> None:
+    frame = m.frames[-1]
+    frame.breaks.append(m.state.changes(frame.loop_mark))
+    m.alive = False
+
+
+def continue_(m: Machine, node: nd.Continue) -> None:
+    frame = m.frames[-1]
+    frame.continues.append(m.state.changes(frame.loop_mark))
+    m.alive = False
+
+
+def raise_(m: Machine, node: nd.Raise) -> None:
+    frame = m.frames[-1]
+    if node.exception is not None:
+        frame.unfinished = m.state.changes(frame.mark)
+    m.alive = False
+
+
+def assert_(m: Machine, node: nd.Assert) -> None:
+    conditions.test(m, node.test, decide=False)
+    conditions.narrow(m, node.test, True)
+
+
+# --------------------------------------------------------------------------- branches
+
+
+def if_(m: Machine, node: nd.If) -> None:
+    truth, _ = conditions.test(m, node.test)
+    tests, guards = conditions.last_tests(m), m.guards
+    if truth is not None:
+        m.guards = conditions.guarded(m, guards, tests, truth)
+        m.run_block(node.body if truth else node.orelse)
+        m.guards = guards
+        return
+    lived: list[bool] = []
+
+    def branch(body: nd.Block, taken: bool) -> Callable[[], None]:
+        def run() -> None:
+            m.guards = conditions.guarded(m, guards, tests, taken)
+            conditions.narrow(m, node.test, taken)
+            m.run_block(body)
+            lived.append(m.alive)
+
+        return run
+
+    m.fork([branch(node.body, True), branch(node.orelse, False)], lambda a, b: a)
+    # `if rank != 0: return`: what follows stands under the other side of the test
+    if lived == [False, True]:
+        m.guards = conditions.guarded(m, guards, tests, False)
+    elif lived == [True, False]:
+        m.guards = conditions.guarded(m, guards, tests, True)
+    else:
+        m.guards = guards
+
+
+def match(m: Machine, node: nd.Match) -> None:
+    subject = m.eval(node.subject)
+    known = subject.value if isinstance(subject, va.Const) else None
+    branches: list[Callable[[], None]] = []
+    closed = False
+    for case in node.cases:
+        fits = _fits(m, case.pattern, known) if isinstance(subject, va.Const) else None
+        if fits is False:
+            continue
+        branches.append(_case(m, case, subject))
+        if fits is True and case.guard is None or _is_wild(case.pattern) and case.guard is None:
+            closed = True
+            break
+    if not closed:
+        branches.append(lambda: None)
+    guards = m.guards
+    m.fork(branches, lambda a, b: a)
+    m.guards = guards
+
+
+def _case(m: Machine, case: nd.MatchCase, subject: va.Value) -> Callable[[], None]:
+    def run() -> None:
+        for bound_name in _captures(case.pattern):
+            m.bind(bound_name, subject if isinstance(case.pattern, nd.MatchAs) else va.Unknown(None))
+        if case.guard is not None and conditions.test(m, case.guard, decide=False)[0] is False:
+            m.alive = False
+            return
+        m.run_block(case.body)
+
+    return run
+
+
+def _fits(m: Machine, pattern: nd.Pattern, value: object) -> bool | None:
+    if isinstance(pattern, nd.MatchValue):
+        wanted = m.eval(pattern.value)
+        return wanted.value == value if isinstance(wanted, va.Const) else None
+    if isinstance(pattern, nd.MatchOr):
+        fits = [_fits(m, p, value) for p in pattern.patterns]
+        return True if True in fits else None if None in fits else False
+    return True if _is_wild(pattern) else None
+
+
+def _is_wild(pattern: nd.Pattern) -> bool:
+    return isinstance(pattern, nd.MatchAs) and pattern.pattern is None
+
+
+def _captures(pattern: nd.Pattern) -> list[str]:
+    if isinstance(pattern, nd.MatchAs):
+        inner = _captures(pattern.pattern) if pattern.pattern is not None else []
+        return [*inner, pattern.name] if pattern.name else inner
+    if isinstance(pattern, nd.MatchStar):
+        return [pattern.name] if pattern.name else []
+    if isinstance(pattern, (nd.MatchSequence, nd.MatchOr)):
+        return [n for p in pattern.patterns for n in _captures(p)]
+    if isinstance(pattern, nd.MatchMapping):
+        return [n for p in pattern.patterns for n in _captures(p)] + ([pattern.rest] if pattern.rest else [])
+    if isinstance(pattern, nd.MatchClass):
+        return [n for p in (*pattern.patterns, *(q for _, q in pattern.keywords)) for n in _captures(p)]
+    return []
+
+
+def try_(m: Machine, node: nd.Try) -> None:
+    """Handlers are rare: they run, but must not weaken what holds on the ordinary path."""
+    mark = m.state.mark()
+    before = leaving(m)
+    m.run_block(node.body)
+    if m.alive and node.orelse:
+        m.run_block(node.orelse)
+    ordinary = m.state.changes(mark) if m.alive else None
+    handled: list[dict[tuple[object, ...], object]] = []
+    guards = m.guards
+    for handler in node.handlers:
+        m.state.rollback(mark)
+        m.alive = True
+        if ordinary is not None:
+            m.state.apply(ordinary)
+        if handler.name:
+            m.bind(handler.name, va.Unknown(None))
+        m.guards = (*guards, ev.Guard(m.place(handler), "handler", True))
+        m.run_block(handler.body)
+        if m.alive:
+            handled.append(m.state.changes(mark))
+    m.guards = guards
+    m.state.rollback(mark)
+    if ordinary is not None:
+        m.state.apply(ordinary)
+        m.alive = True
+    elif handled:
+        m.state.merge(mark, handled, join)
+        m.alive = True
+    else:
+        m.alive = False
+    if node.final:
+        replay(m, before, lambda: m.run_block(node.final))
+        if m.alive:
+            m.run_block(node.final)
+
+
+def leaving(m: Machine) -> tuple[int, int, int]:
+    """How many paths have left the running frame so far."""
+    frame = m.frames[-1]
+    return len(frame.exits), len(frame.breaks), len(frame.continues)
+
+
+def replay(m: Machine, before: tuple[int, int, int], action: Callable[[], None]) -> None:
+    """What happens on the way out (`finally`, `__exit__`) also happens to the paths that left since."""
+    frame, alive = m.frames[-1], m.alive
+    if leaving(m) == before:
+        return
+    mark = m.state.mark()
+    exits, frame.exits[before[0] :] = frame.exits[before[0] :], []
+    for value, facts in exits:
+        m.state.apply(facts)
+        m.alive = True
+        action()
+        if m.alive:
+            frame.exits.append((value, m.state.changes(frame.mark)))
+        m.state.rollback(mark)
+    for paths, start in ((frame.breaks, before[1]), (frame.continues, before[2])):
+        left, paths[start:] = paths[start:], []
+        for facts in left:
+            m.state.apply(facts)
+            m.alive = True
+            action()
+            if m.alive:
+                paths.append(m.state.changes(frame.loop_mark))
+            m.state.rollback(mark)
+    m.alive = alive
+
+
+# --------------------------------------------------------------------------- loops
+
+
+def for_(m: Machine, node: nd.For) -> None:
+    over = m.eval(node.iter)
+    plan = iteration.plan(m, over, node)
+    m.emit(
+        ev.LoopEntered, node, loop_place=plan.loop.place, over=first_known(over), kind=plan.loop.kind.value
+    )
+    if plan.generator is not None:
+        _for_generator(m, node, plan)
+        return
+
+    def prepare(element: va.Value) -> Callable[[], bool]:
+        def run() -> bool:
+            iteration.forget(m, element)
+            expressions.assign(m, node.target, element, node.target)
+            return True
+
+        return run
+
+    _loop(m, node.body, plan.loop, [prepare(e) for e in plan.elements])
+    if node.orelse and m.alive:
+        m.run_block(node.orelse)
+
+
+def while_(m: Machine, node: nd.While) -> None:
+    facts = m.loop_facts(node)
+    endless = isinstance(node.test, nd.Constant) and bool(node.test.value)
+    kind = LoopKind.UNBOUNDED
+    loop = m.loop(node, kind, "while", None, None)
+    turns = (3 if facts.has_inner else 5) if facts.window else _WHILE_TURNS
+    if m.forward is not None:
+        turns = 1
+    m.emit(ev.LoopEntered, node, loop_place=loop.place, over=va.UNKNOWN, kind=kind.value)
+
+    def prepare(index: int) -> Callable[[], bool]:
+        def run() -> bool:
+            truth = conditions.test(m, node.test, decide=False)[0]
+            return not (truth is False and index > 0)
+
+        return run
+
+    _loop(m, node.body, loop, [prepare(i) for i in range(turns)], endless)
+    if node.orelse and m.alive:
+        m.run_block(node.orelse)
+
+
+def _loop(
+    m: Machine, body: nd.Block, loop: object, turns: list[Callable[[], bool]], endless: bool = False
+) -> None:
+    """Run a body once for each turn; `break` and `continue` join at the end of the loop and of the turn."""
+    frame = m.frames[-1]
+    saved = frame.breaks, frame.continues, frame.loop_mark
+    mark = frame.loop_mark = m.state.mark()
+    frame.breaks = []
+    outer, guards = m.loops, m.guards
+    started = False
+    try:
+        for index, prepare in enumerate(turns):
+            frame.continues = []
+            m.loops = (*outer, Turn(cast("expressions.Loop", loop), index))
+            m.guards = guards
+            if not prepare():
+                break
+            started = True
+            m.run_block(body)
+            if frame.continues:
+                outcomes = [m.state.changes(mark)] if m.alive else []
+                m.state.merge(mark, [*outcomes, *frame.continues], join)
+                m.alive = True
+            if not m.alive:
+                break
+        outcomes = [m.state.changes(mark)] if m.alive and not (endless and frame.breaks) else []
+        if frame.breaks:
+            m.state.merge(mark, [*outcomes, *frame.breaks], join)
+            m.alive = True
+        elif not m.alive and started and not endless:
+            # every path left by return or raise: the loop may also not run at all
+            m.state.rollback(mark)
+            m.alive = True
+    finally:
+        m.loops, m.guards = outer, guards
+        frame.breaks, frame.continues, frame.loop_mark = saved
+
+
+def _for_generator(m: Machine, node: nd.For, plan: iteration.Plan) -> None:
+    """A generator of the project: its body runs, and at each yield ours does."""
+    frame, outer = m.frames[-1], m.loops
+    saved = frame.breaks, frame.continues, frame.loop_mark
+    generator = plan.generator
+    assert generator is not None
+    function = generator.over[0]
+    assert isinstance(function, va.Function)
+    frame.breaks, frame.continues, frame.loop_mark = [], [], m.state.mark()
+    turn = 0
+
+    def on_yield(value: va.Value) -> va.Value:
+        nonlocal turn
+        inner_frames, m.frames = m.frames, m.frames[: m.frames.index(frame) + 1]
+        inner = (m.file, m.line, m.loops, m.calls, m.forward)
+        m.file, m.line, m.calls = here
+        m.loops = (*inner[2], Turn(plan.loop, turn))
+        turn += 1
+        try:
+            mark = m.state.mark()
+            frame.loop_mark = mark
+            expressions.assign(m, node.target, value, node.target)
+            m.run_block(node.body)
+            ended = [*frame.continues, *frame.breaks]
+            if ended:
+                outcomes = [m.state.changes(mark)] if m.alive else []
+                m.state.merge(mark, [*outcomes, *ended], join)
+                m.alive = True
+            frame.breaks, frame.continues = [], []
+        finally:
+            m.frames = inner_frames
+            m.file, m.line, m.loops, m.calls, m.forward = inner
+        return va.NONE
+
+    here = (m.file, m.line, m.calls)
+    try:
+        if turn < 2:
+            calls.call_function(m, function, generator.arguments, node, on_yield=on_yield)
+    finally:
+        m.loops = outer
+        frame.breaks, frame.continues, frame.loop_mark = saved
+
+
+# --------------------------------------------------------------------------- with
+
+
+def with_(m: Machine, node: nd.With) -> None:
+    _enter_items(m, node, 0)
+
+
+def _enter_items(m: Machine, node: nd.With, index: int) -> None:
+    if index == len(node.items):
+        m.run_block(node.body)
+        return
+    item = node.items[index]
+    context = first_known(m.eval(item.context))
+    if isinstance(context, va.Context) and context.what == "generator":
+        _enter_generator(m, node, index, context)
+        return
+    entered = context
+    if isinstance(context, va.Obj) and context.cls is not None:
+        method = calls.find_member(m, context.cls, "__enter__")
+        if isinstance(method, va.Function):
+            entered = first_known(calls.call_value(m, replace(method, self=context), va.NO_ARGUMENTS, item))
+    value = m.library.enter(m, context, item)
+    if item.target is not None:
+        expressions.assign(m, item.target, value if value is not None else entered, item)
+    if isinstance(context, va.Context):
+        m.with_scopes(contexts.inside(m, m.scopes, context), lambda: _enter_items(m, node, index + 1))
+        return
+    before = leaving(m)
+    _enter_items(m, node, index + 1)
+    if isinstance(context, va.Obj) and context.cls is not None:
+        method = calls.find_member(m, context.cls, "__exit__")
+        if isinstance(method, va.Function):
+            own, nones = replace(method, self=context), va.Arguments((va.NONE, va.NONE, va.NONE))
+            replay(m, before, lambda: _ignore(calls.call_value(m, own, nones, item)))
+            if m.alive:
+                calls.call_value(m, own, nones, item)
+
+
+def _ignore(value: object) -> None:
+    return
+
+
+def _enter_generator(m: Machine, node: nd.With, index: int, context: va.Context) -> None:
+    """A @contextmanager of the project: its body runs, and at the yield the block does."""
+    function = context.function
+    assert function is not None
+    frame = m.frames[-1]
+    here = (m.file, m.line, m.calls)
+    done = False
+    left: list[va.Value] = []
+
+    def on_yield(value: va.Value) -> va.Value:
+        nonlocal done
+        if done:
+            return va.UNKNOWN
+        done = True
+        before = len(frame.exits)
+        inner_frames, m.frames = m.frames, m.frames[: m.frames.index(frame) + 1]
+        inner = (m.file, m.line, m.calls)
+        m.file, m.line, m.calls = here
+        try:
+            target = node.items[index].target
+            if target is not None:
+                expressions.assign(m, target, value, node)
+            _enter_items(m, node, index + 1)
+        finally:
+            m.frames = inner_frames
+            m.file, m.line, m.calls = inner
+        if not m.alive and len(frame.exits) > before:
+            # the block returned: what the manager does afterwards happens to the returned state
+            for returned, facts in frame.exits[before:]:
+                left.append(returned)
+                m.state.apply(facts)
+            del frame.exits[before:]
+            m.alive = True
+        elif not m.alive:
+            raise DeadPath
+        return va.UNKNOWN
+
+    calls.call_function(m, function, context.arguments, node, on_yield=on_yield)
+    if not done:
+        _enter_items(m, node, index + 1)
+    elif left:
+        for returned in left:
+            frame.exits.append((returned, m.state.changes(frame.mark)))
+        m.alive = False
+
+
+# --------------------------------------------------------------------------- definitions
+
+
+def function_def(m: Machine, node: nd.FunctionDef) -> None:
+    m.bind(node.name, decorated(m, calls.make_function(m, node, None)))
+
+
+def decorated(m: Machine, function: va.Function) -> va.Value:
+    """Project decorators are run, library ones have their meaning or pass the function through."""
+    node = function.node
+    assert isinstance(node, nd.FunctionDef)
+    value: va.Value = function
+    for decorator in reversed(node.decorators):
+        if not isinstance(value, va.Function):
+            break
+        if isinstance(decorator, nd.Attribute) and decorator.attr in ("setter", "deleter", "getter"):
+            value = replace(value, marks=value.marks | {f"{decorator.attr}:{node.name}"})
+            continue
+        callee = m.eval(decorator)
+        if isinstance(callee, va.Library):
+            value = m.library.decorate(m, callee.path, value)
+        elif isinstance(callee, va.Context):
+            value = replace(value, wraps=(*value.wraps, callee))
+        elif isinstance(callee, va.Function):
+            try:
+                result = first_known(calls.call_value(m, callee, va.Arguments((value,)), decorator))
+            except DeadPath:
+                m.alive = True
+                continue
+            if isinstance(result, va.Function):
+                value = replace(result, owner=value.owner if result.self is None else result.owner)
+    return value
+
+
+def class_def(m: Machine, node: nd.ClassDef) -> None:
+    bases = [first_known(m.eval(b)) for b in node.bases]
+    for keyword in node.keywords:
+        m.eval(keyword.value)
+    class_id = m.fresh_id()
+    own_bases = [b for b in bases if isinstance(b, va.Class)]
+    library = [m_path(b) for b in bases if isinstance(b, va.Library)]
+    inherited = [p for b in own_bases for p in b.library_bases]
+    cls = va.Class(
+        m.link(node, f"class {node.name}"),
+        class_id,
+        node.name,
+        m.file,
+        m.line,
+        node,
+        (),
+        tuple(dict.fromkeys([*library, *inherited])),
+        any(not isinstance(b, (va.Class, va.Library)) for b in bases) or any(b.open_bases for b in own_bases),
+    )
+    try:
+        mro = linearize(cls, own_bases, lambda c: c.mro)
+    except InconsistentMro:
+        mro = (cls, *own_bases)
+    # the class is in its own order: rebuild it with the order it belongs to
+    cls = replace(cls, mro=())
+    object.__setattr__(cls, "mro", (cls, *mro[1:]))
+    m.bind(node.name, cls)
+    _class_body(m, node, cls)
+
+
+def m_path(value: va.Library) -> str:
+    return value.path
+
+
+def _class_body(m: Machine, node: nd.ClassDef, cls: va.Class) -> None:
+    outer = m.frames[-1]
+    frame = Frame(cls.id, (cls.id, *outer.scope), m.file, m.body_facts(node.body), node.name, None, cls)
+    frame.mark = m.state.mark()
+    m.frames.append(frame)
+    try:
+        _class_block(m, node.body, cls)
+    finally:
+        m.frames.pop()
+
+
+def _class_block(m: Machine, body: nd.Block, cls: va.Class) -> None:
+    for statement in body:
+        if isinstance(statement, nd.Placed):
+            line, m.line = m.line, statement.line
+            try:
+                _class_block(m, statement.body, cls)
+            finally:
+                m.line = line
+        elif isinstance(statement, nd.FunctionDef):
+            value = decorated(m, calls.make_function(m, statement, cls))
+            if isinstance(value, va.Function) and any(mark.startswith("setter:") for mark in value.marks):
+                old = m.state.get(("v", cls.id, statement.name))
+                if isinstance(old, va.Function):
+                    m.state.set(("v", cls.id, f"{statement.name}.setter"), value)
+                    continue
+            m.state.set(("v", cls.id, statement.name), value)
+        else:
+            m.run_block((statement,))
+            m.alive = True
+
+
+STATEMENTS: dict[type, Execute] = {
+    nd.Placed: placed,
+    nd.Broken: broken,
+    nd.ExprStmt: expression,
+    nd.Assign: assign,
+    nd.AnnAssign: ann_assign,
+    nd.AugAssign: aug_assign,
+    nd.Return: return_,
+    nd.Delete: delete,
+    nd.Pass: nothing,
+    nd.Break: break_,
+    nd.Continue: continue_,
+    nd.Raise: raise_,
+    nd.Assert: assert_,
+    nd.Global: nothing,
+    nd.Nonlocal: nothing,
+    nd.Import: imports.import_,
+    nd.ImportFrom: imports.import_from,
+    nd.If: if_,
+    nd.For: for_,
+    nd.While: while_,
+    nd.With: with_,
+    nd.Try: try_,
+    nd.FunctionDef: function_def,
+    nd.ClassDef: class_def,
+    nd.TypeAliasStmt: nothing,
+    nd.Match: match,
+}
+
+__all__ = ["STATEMENTS", "join_values"]

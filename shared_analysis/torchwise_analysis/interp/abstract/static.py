@@ -1,0 +1,167 @@
+"""What can be read off a function without running it; computed once per function body."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import cast
+
+from torchwise_analysis.source import nodes as nd
+
+
+@dataclass(frozen=True, slots=True)
+class BodyFacts:
+    """Facts of one body (nested functions included in `names`, excluded elsewhere).
+
+    uses: attributes taken of each name. called: names that are called. names: every name and attribute.
+    repeated: tests that occur at least twice, as text. size: number of nodes. yields: is a generator.
+    raises_only: does nothing but raise. constructs: literal texts (for keys such as "weights_only").
+    """
+
+    uses: dict[str, frozenset[str]]
+    called: frozenset[str]
+    names: frozenset[str]
+    repeated: frozenset[str]
+    size: int
+    raises_only: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LoopFacts:
+    """window: a test in the body looks at a counter; has_inner: the body holds a loop; yields."""
+
+    window: bool
+    has_inner: bool
+
+
+def children(node: nd.Node) -> Iterator[nd.Node]:
+    """Direct sub-nodes in source order."""
+    for name in _fields(type(node)):
+        yield from _nodes_in(getattr(node, name))
+
+
+def walk(root: nd.Node, into_functions: bool = True) -> Iterator[nd.Node]:
+    """The node and all below, without recursion."""
+    todo: list[nd.Node] = [root]
+    while todo:
+        node = todo.pop()
+        yield node
+        if into_functions or node is root or not isinstance(node, (nd.FunctionDef, nd.Lambda, nd.ClassDef)):
+            todo.extend(reversed(list(children(node))))
+
+
+def body_facts(body: nd.Block) -> BodyFacts:
+    uses: dict[str, set[str]] = {}
+    called: set[str] = set()
+    names: set[str] = set()
+    tests: dict[str, int] = {}
+    size = 0
+    for top in body:
+        for node in walk(top):
+            size += 1
+            if isinstance(node, nd.Attribute):
+                names.add(node.attr)
+                if isinstance(node.value, nd.Name):
+                    uses.setdefault(node.value.id, set()).add(node.attr)
+            elif isinstance(node, nd.Name):
+                names.add(node.id)
+            elif isinstance(node, nd.Call):
+                if isinstance(node.func, nd.Name):
+                    called.add(node.func.id)
+            elif isinstance(node, (nd.If, nd.IfExp)):
+                for text in test_texts(node.test):
+                    tests[text] = tests.get(text, 0) + 1
+    plain = [s for s in _flatten(body) if not _is_docstring(s)]
+    return BodyFacts(
+        uses={name: frozenset(attributes) for name, attributes in uses.items()},
+        called=frozenset(called),
+        names=frozenset(names),
+        repeated=frozenset(text for text, count in tests.items() if count > 1),
+        size=size,
+        raises_only=len(plain) == 1 and isinstance(plain[0], nd.Raise),
+    )
+
+
+def loop_facts(loop: nd.For | nd.While) -> LoopFacts:
+    window = has_inner = False
+    for node in walk(loop, into_functions=False):
+        if node is not loop and isinstance(node, (nd.For, nd.While)):
+            has_inner = True
+        elif isinstance(node, nd.Binary) and node.op == "%" and not isinstance(node.left, nd.Constant):
+            window = True
+        elif isinstance(node, (nd.If, nd.IfExp)) and _tests_counter(node.test):
+            window = True
+        elif isinstance(node, nd.Attribute) and node.attr == "accumulate":
+            window = True
+    return LoopFacts(window, has_inner)
+
+
+def test_texts(test: nd.Expr) -> Iterator[str]:
+    """Identities of the stable tests in a condition."""
+    if isinstance(test, nd.BoolOp):
+        for value in test.values:
+            yield from test_texts(value)
+        return
+    text = text_of(test)
+    if text is not None:
+        yield text
+
+
+def text_of(node: nd.Expr) -> str | None:
+    """Textual identity of a stable expression: dotted names, constant subscripts, comparison with a constant."""
+    if isinstance(node, nd.Name):
+        return node.id
+    if isinstance(node, nd.Attribute):
+        base = text_of(node.value)
+        return base and f"{base}.{node.attr}"
+    if isinstance(node, nd.Subscript) and isinstance(node.index, nd.Constant):
+        base = text_of(node.value)
+        return base and f"{base}[{node.index.value!r}]"
+    if isinstance(node, nd.Unary) and node.op == "not":
+        return text_of(node.operand)
+    if isinstance(node, nd.Compare) and len(node.ops) == 1 and isinstance(node.comparators[0], nd.Constant):
+        base = text_of(node.left)
+        return base and f"{base}?"
+    return None
+
+
+def _tests_counter(test: nd.Expr) -> bool:
+    if isinstance(test, nd.BoolOp):
+        return any(_tests_counter(v) for v in test.values)
+    return (
+        isinstance(test, nd.Compare)
+        and test.ops[0] in ("==", ">=", ">", "!=")
+        and isinstance(test.left, (nd.Name, nd.Attribute, nd.Binary))
+        and not (isinstance(test.comparators[0], nd.Constant) and isinstance(test.comparators[0].value, str))
+    )
+
+
+def _flatten(body: nd.Block) -> Iterator[nd.Stmt]:
+    for statement in body:
+        if isinstance(statement, nd.Placed):
+            yield from _flatten(statement.body)
+        else:
+            yield statement
+
+
+def _is_docstring(statement: nd.Stmt) -> bool:
+    return isinstance(statement, nd.ExprStmt) and isinstance(statement.value, nd.Constant)
+
+
+_FIELDS: dict[type, tuple[str, ...]] = {}
+_LEAVES = frozenset(["span", "scope", "header", "op", "ops", "id", "attr", "name", "key", "line", "is_async", "kind"])
+
+
+def _fields(kind: type) -> tuple[str, ...]:
+    found = _FIELDS.get(kind)
+    if found is None:
+        found = _FIELDS[kind] = tuple(f.name for f in fields(kind) if f.name not in _LEAVES)
+    return found
+
+
+def _nodes_in(value: object) -> Iterator[nd.Node]:
+    if isinstance(value, nd.Node):
+        yield value
+    elif isinstance(value, tuple) and not isinstance(value, nd.Span):
+        for item in cast("tuple[object, ...]", value):
+            yield from _nodes_in(item)

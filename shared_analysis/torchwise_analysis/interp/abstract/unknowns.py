@@ -1,0 +1,113 @@
+"""Arguments that nobody in view passes: typed by annotation, default, use and, last, by name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from torchwise_analysis.interp.abstract import beliefs
+from torchwise_analysis.interp.abstract import values as va
+from torchwise_analysis.interp.abstract.machine import Machine, first_known
+from torchwise_analysis.interp.abstract.static import BodyFacts
+from torchwise_analysis.source import nodes as nd
+
+_OPTIONS = frozenset("args cfg config configs opt opts options hparams hps flags conf params params_dict settings".split())
+_OPTIMIZER_ATTRIBUTES = frozenset(
+    "step zero_grad param_groups state_dict load_state_dict state add_param_group defaults train eval".split()
+)
+_RANKS = frozenset("rank local_rank global_rank world_size world gpu_id".split())
+_PLAIN = frozenset(["int", "float", "str", "bool", "bytes"])
+
+
+def entry_argument(
+    m: Machine, function: va.Function, param: nd.Param, facts: BodyFacts, default: va.Value | None
+) -> va.Value:
+    """An argument of an entry: the same thing in every abstract call; a default is only one of its values."""
+    key = (function.key, param.name)
+    old = m.arguments.get(key)
+    if old is not None:
+        _again(m, old)
+        return old
+    if isinstance(default, va.Const) and default.value is not None and not isinstance(default.value, bool):
+        # numbers and texts may keep their default only as an identity
+        value: va.Value = va.Unknown(param.name)
+    elif isinstance(default, (va.Function, va.Library, va.Class)):
+        value = default
+    elif isinstance(default, va.Const) and isinstance(default.value, bool):
+        value = va.Unknown(param.name)
+    else:
+        value = argument(m, param, facts)
+    m.arguments[key] = value
+    return value
+
+
+def _again(m: Machine, value: va.Value) -> None:
+    if isinstance(value, va.Obj) and value.kind is va.Kind.OPTIMIZER:
+        # whoever passes it may have cleared it between two calls
+        m.state.set(("grad", value.id), va.CLEAN)
+        if all(o.id != value.id for o in m.optimizers):
+            m.optimizers.append(value)
+
+
+def argument(m: Machine, param: nd.Param, facts: BodyFacts) -> va.Value:
+    """A fresh unknown for a parameter."""
+    name = param.name
+    uses = facts.uses.get(name, frozenset())
+    if name in _RANKS:
+        return va.Unknown(name, taint=frozenset(["rank"]))
+    annotated = _annotated(m, param)
+    if annotated is not None:
+        return annotated
+    kind, origin = beliefs.guess(name, uses)
+    if kind is va.Kind.OPTIMIZER and origin is va.Origin.NAMED and uses and not uses <= _OPTIMIZER_ATTRIBUTES:
+        kind, origin = va.Kind.OPAQUE, va.Origin.UNSEEN
+    return believed(m, kind, origin, name, param)
+
+
+def believed(m: Machine, kind: va.Kind, origin: va.Origin, name: str, node: nd.Node | None, type_name: str = "") -> va.Obj:
+    """An object of which only the kind is believed."""
+    traits = frozenset(["options"]) if kind is va.Kind.OPAQUE and name.strip("_").lower() in _OPTIONS else frozenset[str]()
+    link = None
+    if node is not None and origin is not va.Origin.UNSEEN:
+        link = m.link(node, f"`{name}` is taken for a {kind.value} {origin.value}", None, origin is not va.Origin.ANNOTATED)
+    obj = va.Obj(link, m.fresh_id(), kind, type_name, None, name, None, (), va.NO_ARGUMENTS, origin, name, (), traits)
+    m.register(obj)
+    if kind is va.Kind.MODULE:
+        m.state.set(("mode", obj.id), frozenset([va.Mode("unknown")]))
+    if kind is va.Kind.OPTIMIZER:
+        m.owns[obj.id] = None
+    return obj
+
+
+def _annotated(m: Machine, param: nd.Param) -> va.Value | None:
+    node = param.annotation
+    while isinstance(node, nd.Subscript) and isinstance(node.value, nd.Name) and node.value.id == "Optional":
+        node = node.index
+    if isinstance(node, nd.Binary) and node.op == "|":
+        node = node.left
+    if not isinstance(node, (nd.Name, nd.Attribute)):
+        return None
+    if isinstance(node, nd.Name) and node.id in _PLAIN:
+        return va.Unknown(param.name)
+    value = first_known(m.eval(node))
+    if isinstance(value, va.Class):
+        obj = m.library.instance(m, value, None)
+        return replace(obj, symbol=param.name, name=param.name, origin=va.Origin.ANNOTATED)
+    if isinstance(value, va.Library):
+        if value.path.startswith("builtins.") and value.last in _PLAIN:
+            return va.Unknown(param.name)
+        if value.last in ("Tensor", "FloatTensor", "LongTensor"):
+            return None
+        kind = beliefs.by_annotation(value.path)
+        if kind is not None:
+            return believed(m, kind, va.Origin.ANNOTATED, param.name, param, value.path)
+    return None
+
+
+def believed_name(m: Machine, name: str, node: nd.Node) -> va.Value:
+    """A free name that nothing binds (a notebook cell, a star import): believed by its name."""
+    if name in _RANKS:
+        return va.Unknown(name, taint=frozenset(["rank"]))
+    kind, origin = beliefs.guess(name, frozenset())
+    value = believed(m, kind, origin, name, node)
+    m.state.set(("v", m.frames[-1].scope[-1], name), value)
+    return value

@@ -1,0 +1,1 @@
+"""What library calls mean to the rules driver: one module per library, one entry per API."""

@@ -1,0 +1,196 @@
+"""Data loading: loaders, samplers, data sets, and what gives ranks different data."""
+
+from __future__ import annotations
+
+from torchwise_analysis.interp.abstract import events as ev
+from torchwise_analysis.interp.abstract import values as va
+from torchwise_analysis.interp.abstract.machine import Machine, first_known
+from torchwise_analysis.semantics.registry import Call, fallback, function, int_of, method, truth_of
+
+# Libraries whose streams shard themselves, or are split by helpers that say so. [WebDataset, litdata,
+# torchdata and datasets document per-rank and per-worker splitting of their iterable classes.]
+_SHARDING_LIBRARIES = ("webdataset", "litdata", "torchdata", "streaming", "nvidia.dali", "ffcv")
+_SHARDING_FUNCTIONS = frozenset(["split_dataset_by_node", "shard", "split_by_node", "split_by_worker"])
+
+
+@function("torch.utils.data.DataLoader", "torch_geometric.loader.DataLoader", "torch.utils.data.StatefulDataLoader",
+          "torchdata.stateful_dataloader.StatefulDataLoader", "torch_geometric.data.DataLoader", "monai.data.DataLoader")
+def loader(m: Machine, call: Call) -> va.Value:
+    dataset = call.get("dataset", 0)
+    sampler = call.get("batch_sampler", 4) or call.get("sampler", 3)
+    obj = m.make(va.Kind.LOADER, call.node, call.name, arguments=call.arguments)
+    shuffle = call.get("shuffle", 2)
+    m.emit(
+        ev.LoaderBuilt,
+        call.node,
+        loader=obj,
+        dataset=first_known(dataset) if dataset is not None else None,
+        sampler=first_known(sampler) if sampler is not None else None,
+        sharding=_sharding(m, call, dataset, sampler),
+        shuffle=truth_of(shuffle, False),
+        workers=int_of(call.get("num_workers", 5)) if call.get("num_workers", 5) is not None else 0,
+        drop_last=truth_of(call.get("drop_last", 8), False),
+    )
+    return obj
+
+
+def _sharding(m: Machine, call: Call, dataset: va.Value | None, sampler: va.Value | None) -> ev.Sharding | None:
+    if call.arguments.open:
+        return ev.Sharding("unknown", None)
+    for value in (sampler, call.get("sampler", 3), call.get("batch_sampler", 4)):
+        for member in va.alternatives(value) if value is not None else ():
+            found = _sampler_sharding(m, member)
+            if found is not None:
+                return found
+    if dataset is None:
+        return ev.Sharding("unknown", None)
+    for member in va.alternatives(dataset):
+        found = _dataset_sharding(m, member)
+        if found is not None:
+            return found
+    workers = call.get("worker_init_fn", 10)
+    if workers is not None and m.taint(workers) & {"rank"}:
+        return ev.Sharding("worker_init_fn", None)
+    return None
+
+
+def _sampler_sharding(m: Machine, value: va.Value) -> ev.Sharding | None:
+    if isinstance(value, va.Const) and value.value is None:
+        return None
+    if isinstance(value, va.Obj):
+        if value.kind is va.Kind.SAMPLER and value.place is not None and "open" not in value.traits:
+            if "sharding" in value.traits or "rank" in m.taint(*value.arguments, value):
+                return ev.Sharding(value.type_name, value.place)
+            for inner in value.arguments:
+                found = _sampler_sharding(m, first_known(inner)) if _is_sampler(inner) else None
+                if found is not None:
+                    return found
+            return None
+        return ev.Sharding(value.name or value.type_name or "a sampler", value.place)
+    return ev.Sharding("unknown", None)
+
+
+def _is_sampler(value: va.Value) -> bool:
+    known = first_known(value)
+    return isinstance(known, va.Obj) and known.kind is va.Kind.SAMPLER
+
+
+def _dataset_sharding(m: Machine, value: va.Value) -> ev.Sharding | None:
+    if "rank" in m.taint(value):
+        return ev.Sharding("rank", value.evidence.place if value.evidence else None)
+    if isinstance(value, va.Obj):
+        if value.traits & {"sharding", "iterable"}:
+            return ev.Sharding("iterable data set" if "iterable" in value.traits else value.type_name, value.place)
+        if value.type_name.startswith(_SHARDING_LIBRARIES):
+            return ev.Sharding(value.type_name, value.place)
+        if value.cls is not None and (value.cls.open_bases or value.cls.derives("IterableDataset")):
+            return ev.Sharding("iterable data set", value.place)
+        for inner in value.arguments:
+            known = first_known(inner)
+            if isinstance(known, va.Obj) and known.id != value.id and known.kind in (va.Kind.DATASET, va.Kind.INSTANCE):
+                found = _dataset_sharding(m, known)
+                if found is not None:
+                    return found
+            elif "rank" in m.taint(inner):
+                return ev.Sharding("rank", None)
+        for inner in m.items(value):
+            if "rank" in m.taint(inner):
+                return ev.Sharding("rank", None)
+    return None
+
+
+@function("torch.utils.data.DistributedSampler", "torch.utils.data.distributed.DistributedSampler")
+def distributed_sampler(m: Machine, call: Call) -> va.Value:
+    return m.make(va.Kind.SAMPLER, call.node, call.name, arguments=call.arguments, traits=frozenset(["sharding"]))
+
+
+def sampler(m: Machine, call: Call) -> va.Value:
+    """Any other sampler of a library: shards when its name or arguments know the rank."""
+    sharding = "Distributed" in call.last or "rank" in m.taint(*call.arguments)
+    sharding = sharding or any(k in ("rank", "num_replicas", "world_size", "shard_id") for k, _ in call.arguments.keywords)
+    traits = {"sharding"} if sharding else set[str]()
+    if call.arguments.open:
+        traits.add("open")
+    return m.make(va.Kind.SAMPLER, call.node, call.name, arguments=call.arguments, traits=frozenset(traits))
+
+
+def dataset(m: Machine, call: Call) -> va.Value:
+    """Subset, random_split, TensorDataset, ConcatDataset and kin."""
+    taint = m.taint(*call.arguments)
+    for value in call.arguments:
+        known = first_known(value)
+        if isinstance(known, va.Obj):
+            taint |= m.taint(*m.items(known))
+    traits = frozenset(["rank"]) if "rank" in taint else frozenset[str]()
+    obj = m.make(va.Kind.DATASET, call.node, call.name, arguments=call.arguments, traits=traits)
+    if call.last == "random_split":
+        lengths = first_known(call.get("lengths", 1) or va.UNKNOWN)
+        count = len(m.items(lengths)) if isinstance(lengths, va.Obj) else 0
+        parts = [m.make(va.Kind.DATASET, call.node, call.name, arguments=call.arguments, traits=traits) for _ in range(max(count, 2))]
+        return m.sequence(parts, call.node, va.Kind.TUPLE)
+    return obj
+
+
+@function("torch.utils.data.get_worker_info")
+def worker_info(m: Machine, call: Call) -> va.Value:
+    m.emit(ev.ApiCall, call.node, name=call.name, arguments=call.arguments)
+    return va.Unknown("get_worker_info", taint=frozenset(["rank", "worker"]))
+
+
+def library_dataset(m: Machine, call: Call) -> va.Value:
+    """A data set of a library (torchvision.datasets, datasets.load_dataset, ...)."""
+    traits = {"sharding"} if call.last in _SHARDING_FUNCTIONS or call.name.startswith(_SHARDING_LIBRARIES) else set[str]()
+    if truth_of(call.get("streaming"), False) is not False:
+        traits.add("iterable")
+    if "rank" in m.taint(*call.arguments):
+        traits.add("rank")
+    return m.make(va.Kind.DATASET, call.node, call.name, arguments=call.arguments, traits=frozenset(traits))
+
+
+@method(va.Kind.DATASET, "shard", "split_dataset_by_node")
+def shard(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
+    return m.make(
+        va.Kind.DATASET, call.node, obj.type_name, arguments=obj.arguments, traits=obj.traits | {"sharding"}
+    )
+
+
+@fallback(va.Kind.DATASET)
+def dataset_method(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
+    if call.name in ("map", "filter", "shuffle", "with_format", "select", "batch", "take", "skip", "remove_columns", "repeat"):
+        traits = obj.traits | ({"rank"} if "rank" in m.taint(*call.arguments) else set[str]())
+        return m.make(va.Kind.DATASET, call.node, obj.type_name, arguments=obj.arguments, traits=frozenset(traits))
+    return None
+
+
+@method(va.Kind.SAMPLER, "set_epoch")
+@method(va.Kind.OPAQUE, "set_epoch")
+def set_epoch(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
+    known = obj if obj.kind is va.Kind.SAMPLER else None
+    m.emit(ev.SamplerEpochSet, call.node, sampler=known, loader=_loader_of(m, obj))
+    return va.NONE
+
+
+def _loader_of(m: Machine, obj: va.Obj) -> va.Obj | None:
+    for oid in m.lineage(obj.id):
+        if m.objects[oid].kind is va.Kind.LOADER:
+            return m.objects[oid]
+    return None
+
+
+@method(va.Kind.LOADER, "set_epoch")
+def loader_epoch(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
+    m.emit(ev.SamplerEpochSet, call.node, sampler=None, loader=obj)
+    return va.NONE
+
+
+def loader_attribute(m: Machine, obj: va.Obj, name: str) -> va.Value | None:
+    if name in ("sampler", "batch_sampler", "dataset"):
+        position = {"dataset": 0, "sampler": 3, "batch_sampler": 4}[name]
+        given = obj.arguments.get(name, position)
+        if given is not None and not (isinstance(given, va.Const) and given.value is None):
+            return given
+        child = m.child(obj, name)
+        if isinstance(child, va.Obj):
+            m.parents.setdefault(child.id, obj.id)
+        return child
+    return None

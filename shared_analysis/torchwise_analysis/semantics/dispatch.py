@@ -1,0 +1,677 @@
+"""From a call to its meaning: exact entry, then what the package says, then what is safe to assume."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from torchwise_analysis.interp.abstract import calls, conditions, unknowns
+from torchwise_analysis.interp.abstract import events as ev
+from torchwise_analysis.interp.abstract import values as va
+from torchwise_analysis.interp.abstract.machine import Hook, Machine, first_known
+from torchwise_analysis.semantics import builtin, contexts, data, distributed, frameworks, losses, modules, optimizers, tensors
+from torchwise_analysis.semantics.registry import FALLBACKS, FUNCTIONS, METHODS, Call, canonical, truth_of
+from torchwise_analysis.source import nodes as nd
+
+# Packages that neither train nor keep what they are given.
+_HARMLESS = frozenset(
+    """wandb logging logger tqdm os json time math random numpy sys pathlib argparse matplotlib tensorboard mlflow
+    warnings collections dataclasses typing shutil csv re datetime string glob pickle io itertools functools operator
+    contextlib pprint tempfile threading socket hashlib yaml omegaconf hydra pandas sklearn scipy PIL cv2 seaborn
+    loguru rich tabulate psutil subprocess uuid platform inspect types enum abc copy builtins traceback signal
+    statistics struct base64 urllib requests zipfile tarfile gzip heapq bisect queue multiprocessing absl fire click
+    typer""".split()
+)
+_WHOLE_MODELS = ("torchvision.models.", "timm.create_model", "torch.hub.load", "transformers.Auto", "segmentation_models_pytorch.",
+                 "peft.get_peft_model", "peft.PeftModel", "open_clip.create_model", "diffusers.", "monai.networks.", "torchaudio.models.",
+                 "efficientnet_pytorch.", "sentence_transformers.SentenceTransformer")
+_DATASETS = ("torchvision.datasets.", "datasets.load_dataset", "datasets.", "webdataset.", "litdata.", "torchaudio.datasets.",
+             "torchtext.datasets.", "torch_geometric.datasets.", "streaming.", "datasets.distributed.")
+_NO_TENSORS = frozenset("synchronize empty_cache manual_seed manual_seed_all set_float32_matmul_precision is_available set_device "
+                        "set_num_threads memory_allocated max_memory_allocated reset_peak_memory_stats set_default_dtype "
+                        "set_default_device use_deterministic_algorithms device_count current_device get_rng_state set_rng_state "
+                        "seed initial_seed get_default_dtype set_default_tensor_type memory_reserved max_memory_reserved "
+                        "get_device_name get_device_properties is_bf16_supported finfo iinfo Size".split())
+_FORWARDING = frozenset(["torch.utils.checkpoint.checkpoint", "torch.utils.checkpoint.checkpoint_sequential"])
+_DROPOUT = frozenset("dropout dropout1d dropout2d dropout3d alpha_dropout feature_alpha_dropout".split())
+_MODULE_BASES = ("torch.nn.", "lightning.LightningModule", "transformers.")
+
+
+class Library:
+    """The meanings of all known libraries; stateless."""
+
+    # ------------------------------------------------------------------ names and attributes
+
+    def builtin(self, m: Machine, name: str, node: nd.Node) -> va.Value:
+        if name == "__name__":
+            return va.Const(None, "__main__" if m.file == m.path else "module")
+        if name in builtin.NAMES:
+            return va.Library(None, f"builtins.{name}")
+        if name == "__file__":
+            return va.Const(None, m.file)
+        return unknowns.believed_name(m, name, node)
+
+    def attribute(self, m: Machine, receiver: va.Value, name: str, node: nd.Node) -> va.Value | None:
+        if isinstance(receiver, va.Tensor):
+            return tensors.attribute(m, receiver, name, node)
+        if isinstance(receiver, va.Parameters):
+            return _parameters_attribute(receiver, name)
+        if isinstance(receiver, va.StateDict):
+            return va.Method(None, receiver, name)
+        if not isinstance(receiver, va.Obj):
+            return None
+        if name == "training" and receiver.kind in (va.Kind.MODULE, va.Kind.ENGINE):
+            return va.ModeValue(receiver.evidence, receiver, m.mode(receiver))
+        if receiver.kind is va.Kind.PARAMETER:
+            return _parameters_attribute(va.Parameters(None, frozenset([receiver.id]), single=True), name)
+        if receiver.kind is va.Kind.OPAQUE and name == "grad":
+            return va.Parameters(None, frozenset([receiver.id]), single=True, gradients=True)
+        if (receiver.kind, name) in METHODS or receiver.kind in FALLBACKS:
+            if receiver.kind in (va.Kind.ACCELERATOR, va.Kind.FABRIC) and (receiver.kind, name) not in METHODS:
+                return frameworks.owner_attribute(m, receiver, name)
+            if receiver.kind is va.Kind.OPTIMIZER and name == "param_groups":
+                return _param_groups(m, receiver)
+            return va.Method(receiver.evidence, receiver, name)
+        if receiver.kind is va.Kind.LOADER:
+            return data.loader_attribute(m, receiver, name)
+        if "wrapper" in receiver.traits and receiver.over and "compile" in receiver.traits:
+            return calls.get_attribute(m, receiver.over[0], name, node)
+        return None
+
+    def set_attribute(self, m: Machine, receiver: va.Value, name: str, value: va.Value, node: nd.Node) -> bool:
+        if isinstance(receiver, va.Parameters):
+            _set_parameter_attribute(m, receiver.roots, receiver.filtered, name, value, node)
+            return True
+        if isinstance(receiver, va.Tensor):
+            return True
+        if isinstance(receiver, va.Obj):
+            if receiver.kind is va.Kind.PARAMETER or receiver.kind is va.Kind.OPAQUE and name == "grad":
+                _set_parameter_attribute(m, frozenset([receiver.id]), False, name, value, node)
+                return True
+            if receiver.kind is va.Kind.MODULE:
+                modules.set_part(m, receiver, name, value, node, "attribute")
+        if isinstance(receiver, va.Library):
+            m.emit(ev.ApiCall, node, name=f"{receiver.path}.{name}=", arguments=va.Arguments((value,)))
+            return True
+        return False
+
+    def kept_attribute(self, m: Machine, receiver: va.Obj, name: str, value: va.Value, node: nd.Node) -> None:
+        return
+
+    def set_item(self, m: Machine, receiver: va.Value, index: va.Value, value: va.Value, node: nd.Node) -> bool:
+        if isinstance(receiver, va.Library):
+            key = index.value if isinstance(index, va.Const) else "?"
+            m.emit(ev.ApiCall, node, name=f"{receiver.path}[{key}]=", arguments=va.Arguments((value,)))
+            return True
+        if isinstance(receiver, va.Obj) and receiver.kind is va.Kind.MODULE:
+            modules.set_part(m, receiver, "[]", value, node, "item")
+        if isinstance(receiver, (va.Tensor, va.Parameters)):
+            return True
+        return False
+
+    # ------------------------------------------------------------------ tensors
+
+    def host_sync(self, m: Machine, value: va.Tensor, node: nd.Node, how: str) -> None:
+        tensors.host_read(m, value, node, how, cut=False)
+
+    def compared(self, m: Machine, value: va.Tensor, node: nd.Node) -> va.Value:
+        return tensors.compared(m, value, node)
+
+    # ------------------------------------------------------------------ functions
+
+    def call(self, m: Machine, name: str, arguments: va.Arguments, node: nd.Node) -> va.Value:
+        name = canonical(name)
+        call = Call(name, arguments, node)
+        meaning = FUNCTIONS.get(name)
+        if meaning is not None:
+            return meaning(m, call)
+        root, last = name.partition(".")[0], call.last
+        if root == "torch":
+            return _torch(m, call)
+        if root == "builtins":
+            return _builtin(m, call)
+        if last.endswith("DataLoader"):
+            return data.loader(m, call)
+        if last in optimizers.KNOWN_OPTIMIZERS:
+            return optimizers.build(m, call)
+        if last == "from_pretrained" or name.startswith(_WHOLE_MODELS):
+            m.emit(ev.ApiCall, node, name=name, arguments=arguments)
+            if any(w in name for w in ("Tokenizer", "Processor", "FeatureExtractor", "Config", "Scheduler", "transforms")):
+                return va.Unknown(None)
+            return modules.pretrained(m, call)
+        if last.startswith("get_") and "schedule" in last or last.endswith("LRScheduler"):
+            return optimizers.build_scheduler(m, call)
+        if name.startswith(_DATASETS):
+            return data.library_dataset(m, call)
+        return _third_party(m, call, root)
+
+    # ------------------------------------------------------------------ methods
+
+    def method(
+        self, m: Machine, receiver: va.Value, name: str, arguments: va.Arguments, node: nd.Node
+    ) -> va.Value:
+        call = Call(name, arguments, node)
+        if isinstance(receiver, va.Tensor):
+            return tensors.call_method(m, receiver, call)
+        if isinstance(receiver, va.Obj):
+            return _object_method(m, receiver, call)
+        if isinstance(receiver, va.Parameters):
+            return _parameters_method(m, receiver, call)
+        if isinstance(receiver, va.StateDict):
+            return _state_method(m, receiver, call)
+        if isinstance(receiver, va.Const):
+            return _constant_method(m, receiver, call)
+        if isinstance(receiver, va.Method):
+            return self.method(m, receiver.receiver, name, arguments, node)
+        if isinstance(receiver, va.Context):
+            return self.enter(m, receiver, node) or va.UNKNOWN
+        if name == "backward":
+            return _unknown_backward(m, receiver, call)
+        found = [t for t in m.all_tensors(arguments) if t.passes]
+        if found and m.forward is not None:
+            return m.attach(None, arguments, node)
+        m.counts.unknown_calls += 1
+        for value in arguments:
+            m.escape(value, node, name)
+        return va.Unknown(None, taint=m.taint(receiver, *arguments))
+
+    # ------------------------------------------------------------------ calling objects
+
+    def call_object(self, m: Machine, obj: va.Obj, arguments: va.Arguments, node: nd.Node) -> va.Value:
+        call = Call(obj.name or obj.type_name, arguments, node)
+        if obj.kind in (va.Kind.MODULE, va.Kind.ENGINE):
+            return modules.forward(m, obj, call)
+        if obj.kind is va.Kind.CRITERION:
+            return losses.call_criterion(m, obj, call)
+        if obj.kind is va.Kind.OPAQUE and obj.over and not obj.traits & {"functional"}:
+            rest = va.Arguments((*obj.arguments.positional, *arguments.positional), (*obj.arguments.keywords, *arguments.keywords))
+            return calls.call_value(m, obj.over[0], rest, node)
+        if obj.kind is va.Kind.SCALER:
+            return _native_scaler(m, obj, call)
+        if obj.kind is va.Kind.OPAQUE:
+            return _unknown_call(m, obj, call)
+        for value in arguments:
+            m.escape(value, node, obj.name)
+        return va.Unknown(None, taint=m.taint(*arguments))
+
+    # ------------------------------------------------------------------ classes, decorators, contexts
+
+    def instance(self, m: Machine, cls: va.Class, node: nd.Node | None) -> va.Obj:
+        """An instance of a project class, before its __init__."""
+        bases = cls.library_bases
+        kind = va.Kind.INSTANCE
+        if any(_is_module_base(b) for b in bases):
+            kind = va.Kind.MODULE
+        elif cls.derives("Optimizer") or any(b.startswith("torch.optim.") and b.rpartition(".")[2] in optimizers.KNOWN_OPTIMIZERS for b in bases):
+            kind = va.Kind.OPTIMIZER
+        elif any(b.endswith("Sampler") for b in bases):
+            kind = va.Kind.SAMPLER
+        traits = {"iterable"} if cls.derives("IterableDataset") else set[str]()
+        if cls.derives("DistributedSampler"):
+            traits.add("sharding")
+        obj = m.make(kind, node, "", cls=cls, name="", traits=frozenset(traits))
+        if kind is va.Kind.MODULE:
+            m.state.set(("mode", obj.id), frozenset([va.Mode("new" if node is not None else "unknown")]))
+            if node is not None:
+                m.emit(ev.ModuleBuilt, node, module=obj, cached=any(g.kind == "none" for g in m.guards))
+        elif kind is va.Kind.OPTIMIZER:
+            m.owns[obj.id] = None
+        return obj
+
+    def decorate(self, m: Machine, path: str, function: va.Function) -> va.Function:
+        last = path.rpartition(".")[2]
+        if last in contexts.MARKS:
+            return replace(function, marks=function.marks | {contexts.MARKS[last]})
+        if last in contexts.GRAD_DECORATORS and path.startswith("torch"):
+            context = va.Context(None, "grad", contexts.GRAD_DECORATORS[last], name=last)
+            return replace(function, wraps=(*function.wraps, context))
+        if path in ("torch.compile", "torch.jit.script", "torch.jit.ignore"):
+            return replace(function, marks=function.marks | {"compiled"})
+        return function
+
+    def enter(self, m: Machine, context: va.Value, node: nd.Node) -> va.Value | None:
+        if isinstance(context, va.Context):
+            return va.UNKNOWN
+        if isinstance(context, va.Obj) and context.kind is va.Kind.OPAQUE:
+            return context
+        return None
+
+    def hook(self, m: Machine, obj: va.Obj, name: str) -> Hook | None:
+        return frameworks.hook(m, obj, name)
+
+    def hook_returned(self, m: Machine, hook: Hook, obj: va.Obj, function: va.Function, value: va.Value) -> None:
+        frameworks.hook_returned(m, hook, obj, function, value)
+
+
+LIBRARY = Library()
+
+
+# --------------------------------------------------------------------------- torch
+
+
+def _torch(m: Machine, call: Call) -> va.Value:
+    name, last = call.name, call.last
+    if name.startswith("torch.nn.functional."):
+        return _functional(m, call)
+    if name.startswith("torch.nn.") and last[:1].isupper() and not name.startswith(("torch.nn.utils.", "torch.nn.init.")):
+        return losses.criterion(m, call) if losses.is_loss_class(name) else modules.layer(m, call)
+    if "lr_scheduler" in name or name.startswith("torch.optim.") and last in ("SWALR",):
+        return optimizers.build_scheduler(m, call)
+    if name.startswith(("torch.optim.", "torch.distributed.optim.")) and last[:1].isupper():
+        if last in ("AveragedModel",):
+            return modules.pretrained(m, call)
+        return optimizers.build(m, call)
+    if name.startswith("torch.utils.data."):
+        if "Sampler" in last:
+            return data.sampler(m, call)
+        return data.dataset(m, call)
+    if name in _FORWARDING:
+        m.emit(ev.ApiCall, call.node, name=name, arguments=call.arguments)
+        rest = tuple(v for k, v in call.arguments.keywords if k not in ("use_reentrant", "preserve_rng_state", "context_fn", "determinism_check"))
+        skip = 1 if last == "checkpoint" else 2
+        target = call.first() or va.UNKNOWN
+        return calls.call_value(m, target, va.Arguments((*call.arguments.positional[skip:], *rest)), call.node)
+    if name.startswith("torch.distributions."):
+        return _distribution(m, call)
+    if last == "functional_call" and call.arguments.positional:
+        target = first_known(call.arguments.positional[0])
+        rest = va.Arguments(call.arguments.positional[2:] or (va.UNKNOWN,))
+        if isinstance(target, va.Obj):
+            return modules.forward(m, target, Call(last, rest, call.node), "functional")
+    if last in _NO_TENSORS or name.startswith(("torch.backends.", "torch.cuda.", "torch.random.", "torch.profiler.", "torch.multiprocessing.", "torch.mps.", "torch.utils.tensorboard", "torch.distributed.", "torch._dynamo.", "torch.serialization.", "torch.onnx.", "torch.nn.init.", "torch.set_")):
+        m.emit(ev.ApiCall, call.node, name=name, arguments=call.arguments)
+        taint = frozenset(["rank"]) if "rank" in last else frozenset[str]()
+        if last[:1].isupper() and "tensorboard" in name:
+            return m.make(va.Kind.OPAQUE, call.node, name, traits=frozenset(["logger"]))
+        return va.Unknown(None, taint=taint)
+    if name.startswith("torch.hub."):
+        m.emit(ev.ApiCall, call.node, name=name, arguments=call.arguments)
+        return modules.pretrained(m, call)
+    if last == "Generator":
+        return va.Unknown(None)
+    if last in ("Variable",):
+        m.emit(ev.ApiCall, call.node, name=name, arguments=call.arguments)
+        return call.first() or va.UNKNOWN
+    return tensors.torch_function(m, call)
+
+
+def _functional(m: Machine, call: Call) -> va.Value:
+    last = call.last
+    if last in _DROPOUT:
+        p = call.get("p", 1)
+        if "training" not in dict(call.arguments.keywords) and len(call.arguments.positional) < 3 and not call.arguments.open:
+            if not (isinstance(p, va.Const) and p.value == 0):
+                m.emit(ev.DropoutCall, call.node, how="functional", built=m.place(call.node))
+        found = m.tensors(call.first())
+        return found[0] if found else m.attach(None, call.arguments, call.node)
+    if last == "scaled_dot_product_attention":
+        p = call.get("dropout_p", 4)
+        if p is not None and not (isinstance(p, va.Const) and p.value == 0):
+            m.emit(ev.DropoutCall, call.node, how="attention", built=m.place(call.node))
+            m.emit(ev.ApiCall, call.node, name=call.name, arguments=call.arguments)
+    if last in ("linear", "conv1d", "conv2d", "conv3d", "bilinear"):
+        out = m.attach(m.forward[1] if m.forward else None, call.arguments, call.node)
+        roots, _ = optimizers.parameter_roots(m, call.get("weight", 1))
+        if m.forward is None and roots and True in m.recording():
+            owner = m.objects.get(min(roots))
+            if owner is not None:
+                pass_ = m.start_pass(owner, call.node, call.arguments, "functional")
+                m.passes[pass_].modules.update(roots)
+                out = m.attach(pass_, call.arguments, call.node)
+        return replace(out, activation=va.Activation("linear", m.place(call.node)))
+    return tensors.torch_function(m, call)
+
+
+def _distribution(m: Machine, call: Call) -> va.Value:
+    """A distribution over tensors carries their graphs; `log_prob` keeps them, `sample` does not."""
+    found = m.all_tensors(call.arguments)
+    if found:
+        return replace(tensors.combine(m, found, call.node), activation=None, taint=frozenset(["distribution"]))
+    return va.Tensor(None)
+
+
+def _builtin(m: Machine, call: Call) -> va.Value:
+    if call.last in ("any", "all", "id", "hash", "open", "vars", "callable", "issubclass", "input", "dir"):
+        for tensor in m.all_tensors(call.arguments):
+            if call.last in ("any", "all"):
+                tensors.host_read(m, tensor, call.node, call.last, cut=False)
+        return va.Unknown(None, taint=m.taint(*call.arguments))
+    if call.last.endswith(("Error", "Exception", "Warning")):
+        return va.UNKNOWN
+    return va.Unknown(None, taint=m.taint(*call.arguments))
+
+
+# --------------------------------------------------------------------------- third parties
+
+
+def _third_party(m: Machine, call: Call, root: str) -> va.Value:
+    """A function of a library that we do not know: on tensors taken for pure, on objects for anything."""
+    values = tuple(call.arguments)
+    last = call.last
+    m.emit(ev.ApiCall, call.node, name=call.name, arguments=call.arguments)
+    found = m.all_tensors(values)
+    if root in _HARMLESS:
+        if root == "numpy" and found:
+            for tensor in found:
+                tensors.host_read(m, tensor, call.node, "numpy")
+        if call.name.endswith("parse_args") or last in ("ArgumentParser", "Namespace", "compose", "load_config"):
+            return m.make(va.Kind.OPAQUE, None, call.name, name="args", symbol="args", traits=frozenset(["options"]))
+        if last in ("SummaryWriter", "Run", "init", "getLogger"):
+            return m.make(va.Kind.OPAQUE, call.node, call.name, traits=frozenset(["logger"]))
+        if last[:1].isupper():
+            return m.make(va.Kind.OPAQUE, call.node, call.name, traits=m.taint(*values) & frozenset(["rank", "random"]))
+        return va.Unknown(None, taint=m.taint(*values) | _library_taint(call.name))
+    if root in ("einops",):
+        out = tensors.combine(m, found, call.node) if found else va.Tensor(None)
+        return replace(out, activation=None if last in ("reduce", "einsum") else out.activation)
+    if root in ("torchmetrics", "torcheval", "evaluate"):
+        return m.make(va.Kind.OPAQUE, call.node, call.name, traits=frozenset(["metric"]))
+    if last.endswith("Loss") and last[:1].isupper():
+        return m.make(va.Kind.CRITERION, call.node, call.name, arguments=call.arguments)
+    for value in values:
+        m.escape(value, call.node, call.name, pure=True)
+    if last[:1].isupper():
+        return _third_party_object(m, call)
+    if found:
+        return replace(tensors.combine(m, found, call.node), activation=None)
+    return va.Unknown(None, taint=m.taint(*values))
+
+
+def _third_party_object(m: Machine, call: Call) -> va.Value:
+    owned = [r for value in call.arguments for r in [_first_module(m, value)] if r is not None]
+    if call.last.endswith(("Sampler",)):
+        return data.sampler(m, call)
+    if call.last.endswith(("Net", "Model", "Transformer", "UNet", "Conv", "Encoder", "Decoder")) or "nn" in call.name.split("."):
+        obj = modules.layer(m, call)
+        for part in owned:
+            m.adopt(part, obj)
+        return obj
+    if call.last.endswith("Scaler") and "nn" not in call.name:
+        return m.make(va.Kind.SCALER, call.node, call.name, arguments=call.arguments)
+    traits = m.taint(*call.arguments) & frozenset(["rank", "random"])
+    return m.make(va.Kind.OPAQUE, call.node, call.name, traits=traits, arguments=call.arguments)
+
+
+def _first_module(m: Machine, value: va.Value) -> va.Obj | None:
+    known = first_known(value)
+    return known if isinstance(known, va.Obj) and known.kind is va.Kind.MODULE else None
+
+
+def _library_taint(name: str) -> frozenset[str]:
+    if name.startswith(("random.", "numpy.random.")):
+        return frozenset(["random"])
+    if name.startswith(("time.", "datetime.")):
+        return frozenset(["time"])
+    return frozenset()
+
+
+# --------------------------------------------------------------------------- methods of objects
+
+
+def _object_method(m: Machine, obj: va.Obj, call: Call) -> va.Value:
+    meaning = METHODS.get((obj.kind, call.name))
+    if meaning is not None:
+        result = meaning(m, obj, call)
+        if result is not None:
+            return result
+    if "wrapper" in obj.traits and obj.over and call.name not in ("train", "eval"):
+        if "compile" in obj.traits or obj.kind is va.Kind.ENGINE or call.name in ("generate",):
+            return calls.call_method(m, obj.over[0], call.name, call.arguments, call.node)
+    if obj.kind is va.Kind.MODULE:
+        result = modules.other_method(m, obj, call)
+        if result is not None:
+            return result
+    other = FALLBACKS.get(obj.kind)
+    if other is not None:
+        result = other(m, obj, call)
+        if result is not None:
+            return result
+    return _any_method(m, obj, call)
+
+
+_DATA_METHODS = frozenset(
+    """to cuda cpu float half long int view reshape squeeze unsqueeze flatten double data pin_memory type contiguous
+    transpose permute bool expand repeat T t bfloat16 detach type_as numpy byte""".split()
+)
+_LOGGING = ("log", "add_", "update", "append", "write", "info", "debug", "record", "put", "print", "set_", "warning")
+
+
+def _any_method(m: Machine, obj: va.Obj, call: Call) -> va.Value:
+    """A method of a thing that we know nothing about."""
+    name, node = call.name, call.node
+    if obj.kind is va.Kind.OPAQUE:
+        found = _data_method(m, obj, call)
+        if found is not None:
+            return found
+    if name == "backward":
+        m.backward(call.first() if call.first() is not None else obj, node)
+        return va.NONE
+    if obj.kind is va.Kind.LOADER or obj.kind is va.Kind.DATASET:
+        return m.child(obj, f"{name}()")
+    tensors_in = [t for t in m.all_tensors(call.arguments) if t.passes]
+    if "logger" in obj.traits or "metric" in obj.traits:
+        for tensor in m.all_tensors(call.arguments):
+            tensors.host_read(m, tensor, node, f"{name}()", cut=False)
+        return va.UNKNOWN
+    own_call = name == "set_epoch"
+    if not own_call:
+        m.counts.unknown_calls += 1
+        for value in call.arguments:
+            m.escape(value, node, f"{obj.name}.{name}")
+    if obj.kind is va.Kind.OPAQUE and name in modules.FORWARD_METHODS and (tensors_in or not _on_data(m, obj)):
+        return _believed_forward(m, obj, call)
+    if tensors_in and not name.startswith((*_LOGGING, *modules.UPDATING)):
+        return m.attach(m.forward[1] if m.forward else None, call.arguments, node)
+    if name.startswith(modules.UPDATING) and obj.kind in (va.Kind.OPAQUE, va.Kind.TRAINER):
+        m.raise_version(obj)
+    return va.Unknown(None, taint=m.taint(obj, *call.arguments))
+
+
+def _on_data(m: Machine, obj: va.Obj) -> bool:
+    return any(m.objects[o].kind in (va.Kind.LOADER, va.Kind.DATASET) for o in m.lineage(obj.id))
+
+
+def _believed_forward(m: Machine, obj: va.Obj, call: Call) -> va.Value:
+    """By convention a module or a loss."""
+    pass_ = m.start_pass(obj, call.node, call.arguments, "method", belief=True)
+    return m.attach(pass_, call.arguments, call.node)
+
+
+def _data_method(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
+    name = call.name
+    if name in _DATA_METHODS:
+        if name in ("to", "cuda"):
+            m.emit(ev.Transfer, call.node, value=obj, device=None, how=name, invariant=False, made=obj.place)
+        return obj
+    if name in ("requires_grad_", "clone"):
+        return va.Tensor(obj.evidence, sources=m.sources_of((obj,)))
+    if name in ("chunk", "split", "unbind") and "options" not in obj.traits and not isinstance(first_known(call.first() or va.NONE), va.Const | type(None)):
+        return tensors.split_data(m, obj, call.node)
+    if name in ("chunk", "split", "unbind", "tensor_split"):
+        return tensors.split_data(m, obj, call.node)
+    if name in ("size", "dim", "numel", "item", "tolist", "get_world_size", "nelement"):
+        ranked = frozenset(["rank"]) if name == "get_world_size" else frozenset[str]()
+        return va.Unknown(f"{obj.symbol}.{name}()" if obj.symbol else None, taint=ranked, varies=_on_data(m, obj))
+    if name == "items":
+        pair = m.sequence((va.Unknown(None), m.child(obj, "[]")), None, va.Kind.TUPLE)
+        out = m.sequence((pair,), None)
+        m.state.set(("open", out.id), True)
+        return out
+    if name in ("values",):
+        out = m.sequence((m.child(obj, "[]"),), None)
+        m.state.set(("open", out.id), True)
+        return out
+    if name in ("get",) and "options" in obj.traits:
+        key = first_known(call.first() or va.UNKNOWN)
+        return va.Unknown(f"{obj.symbol}[{key.value!r}]" if isinstance(key, va.Const) else None)
+    if name == "parse_args" or name == "parse_known_args":
+        options = m.make(va.Kind.OPAQUE, None, "argparse.Namespace", name="args", symbol="args", traits=frozenset(["options"]))
+        return options if name == "parse_args" else m.sequence((options, va.UNKNOWN), call.node, va.Kind.TUPLE)
+    if name == "load_state_dict":
+        return va.UNKNOWN
+    return None
+
+
+def _unknown_call(m: Machine, obj: va.Obj, call: Call) -> va.Value:
+    """An unknown callable: by convention a module or a loss when it gets data."""
+    values = tuple(call.arguments)
+    if not values:
+        return m.child(obj, "()")
+    found = m.all_tensors(values)
+    holders = [
+        v
+        for value in values
+        for v in va.alternatives(value)
+        if isinstance(v, (va.Parameters, va.StateDict))
+        or isinstance(v, va.Obj) and v.kind in (va.Kind.MODULE, va.Kind.OPTIMIZER, va.Kind.SCHEDULER)
+    ]
+    if holders or not found:
+        for value in values:
+            m.escape(value, call.node, obj.name or "an unknown callable")
+    if holders:
+        return va.Unknown(None, taint=frozenset(["call"]))
+    if "metric" in obj.traits:
+        return va.UNKNOWN
+    if found or obj.id not in m.parents:
+        return _believed_forward(m, obj, call)
+    return va.Unknown(None, taint=m.taint(*values))
+
+
+def _unknown_backward(m: Machine, receiver: va.Value, call: Call) -> va.Value:
+    target: va.Value = receiver
+    first = call.first()
+    if first is not None and m.tensors(first):
+        target = first
+    m.backward(target, call.node, truth_of(call.get("retain_graph"), False) is not False)
+    return va.NONE
+
+
+def _native_scaler(m: Machine, obj: va.Obj, call: Call) -> va.Value:
+    """timm's and MAE's scaler object: one call does backward, unscaling, clipping, step and update."""
+    m.backward(call.first(), call.node, how="scaler", owner=obj)
+    optimizer = first_known(call.get("optimizer", 1) or va.UNKNOWN)
+    update = truth_of(call.get("update_grad"), True)
+    if isinstance(optimizer, va.Obj) and optimizer.kind is va.Kind.OPTIMIZER and update is not False:
+        if update is None:
+            m.fork([lambda: m.step(optimizer, call.node, "scaler", obj), lambda: None], lambda a, b: a)
+        else:
+            m.step(optimizer, call.node, "scaler", obj)
+    return va.UNKNOWN
+
+
+# --------------------------------------------------------------------------- parameters, states, constants
+
+
+def _parameters_attribute(value: va.Parameters, name: str) -> va.Value:
+    if name == "grad":
+        return replace(value, gradients=True)
+    if name == "data":
+        return value
+    if name in ("requires_grad", "shape", "dtype", "device", "ndim", "is_leaf"):
+        return va.Unknown(None, taint=frozenset([name]), varies=True)
+    return va.Method(value.evidence, value, name)
+
+
+def _set_parameter_attribute(
+    m: Machine, roots: frozenset[int], filtered: bool, name: str, value: va.Value, node: nd.Node
+) -> None:
+    if name == "grad":
+        if isinstance(value, va.Const) and value.value is None:
+            m.clear_module(node, roots, "grad = None")
+        else:
+            _taint_gradients(m, roots)
+    elif name == "requires_grad":
+        partial = filtered or bool(m.guards) and any(t.iteration >= 0 for t in m.loops[-1:]) and _guarded_in_loop(m)
+        modules.set_requires_grad(m, roots, truth_of(first_known(value), True), node, partial)
+    elif name == "data":
+        for root in sorted(roots):
+            known = m.objects.get(root)
+            if known is not None:
+                m.raise_version(known)
+
+
+def _guarded_in_loop(m: Machine) -> bool:
+    """Does a test inside the innermost loop choose among the parameters?"""
+    loop = m.loops[-1].loop.place
+    return any(
+        g.place.path == loop.path and loop.span.line <= g.place.span.line <= loop.span.end_line for g in m.guards
+    )
+
+
+def _taint_gradients(m: Machine, roots: frozenset[int]) -> None:
+    for optimizer in m.reached_optimizers(roots):
+        m.state.set(("grad", optimizer.id), frozenset(replace(a, divided=True) for a in m.gradients(optimizer)))
+
+
+def _parameters_method(m: Machine, value: va.Parameters, call: Call) -> va.Value:
+    if value.gradients:
+        return optimizers.gradient_method(m, value, call)
+    name = call.name
+    if name == "requires_grad_":
+        partial = value.filtered or bool(m.loops) and _guarded_in_loop(m)
+        modules.set_requires_grad(m, value.roots, truth_of(call.get("requires_grad", 0), True), call.node, partial)
+        return value
+    if name in ("copy_", "add_", "sub_", "mul_", "lerp_", "normal_", "uniform_", "zero_", "fill_", "data"):
+        for root in sorted(value.roots):
+            known = m.objects.get(root)
+            if known is not None:
+                m.raise_version(known)
+        return value
+    if name in ("numel", "size", "dim", "element_size", "nelement", "item"):
+        return va.UNKNOWN
+    if name in ("detach", "clone", "cpu", "to", "float", "data", "view", "flatten", "cuda"):
+        return value if name in ("to", "cuda", "float", "cpu") else va.Tensor(None)
+    if name in ("norm", "sum", "pow", "abs", "mean", "square", "exp", "t", "softmax", "sigmoid"):
+        return _of_parameters(m, value, call)
+    return value
+
+
+def _of_parameters(m: Machine, value: va.Parameters, call: Call) -> va.Tensor:
+    """A penalty computed from weights: its graph reaches them."""
+    if True not in m.recording():
+        return va.Tensor(None)
+    if m.forward is not None:
+        return m.attach(m.forward[1], (), call.node)
+    owner = m.objects.get(min(value.roots)) if value.roots else None
+    if owner is None:
+        return va.Tensor(None)
+    pass_ = m.start_pass(owner, call.node, va.NO_ARGUMENTS, "functional")
+    m.passes[pass_].modules.update(value.roots)
+    return m.attach(pass_, (), call.node)
+
+
+def _state_method(m: Machine, value: va.StateDict, call: Call) -> va.Value:
+    if call.name in ("copy", "items", "values"):
+        return value
+    if call.name == "keys":
+        return va.UNKNOWN
+    return va.UNKNOWN
+
+
+def _constant_method(m: Machine, value: va.Const, call: Call) -> va.Value:
+    if isinstance(value.value, str):
+        texts = [a.value for a in call.arguments.positional if isinstance(a, va.Const)]
+        if call.name in ("startswith", "endswith") and len(texts) == 1 and isinstance(texts[0], str):
+            return va.Const(None, getattr(value.value, call.name)(texts[0]))
+        if call.name in ("lower", "upper", "strip") and not call.arguments.positional:
+            return va.Const(None, getattr(value.value, call.name)())
+    return va.Unknown(None, taint=m.taint(*call.arguments))
+
+
+def _param_groups(m: Machine, optimizer: va.Obj) -> va.Value:
+    owned = m.owns.get(optimizer.id) or frozenset[int]()
+    group = m.mapping({"params": va.Parameters(None, owned or frozenset([optimizer.id]))}, None, traits=frozenset(["unseen"]))
+    out = m.sequence((group,), None)
+    m.state.set(("open", out.id), True)
+    return out
+
+
+def _is_module_base(name: str) -> bool:
+    last = name.rpartition(".")[2]
+    if last in ("Module", "LightningModule", "PreTrainedModel", "FlaxModule"):
+        return True
+    if name.startswith("torch.nn.") and last[:1].isupper():
+        return True
+    return name.startswith("transformers.") and last.endswith(("Model", "PreTrainedModel", "ForCausalLM", "ForSequenceClassification"))
+
+
+__all__ = ["LIBRARY", "Library", "conditions"]

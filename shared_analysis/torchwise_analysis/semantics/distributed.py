@@ -1,0 +1,129 @@
+"""Processes, ranks, wrappers and collectives."""
+
+from __future__ import annotations
+
+from torchwise_analysis.interp.abstract import events as ev
+from torchwise_analysis.interp.abstract import values as va
+from torchwise_analysis.interp.abstract.machine import Machine, first_known
+from torchwise_analysis.semantics.registry import FUNCTIONS, Call, function
+
+_COLLECTIVES = frozenset(
+    """all_reduce all_gather all_gather_into_tensor all_gather_object broadcast broadcast_object_list reduce gather scatter
+    barrier reduce_scatter reduce_scatter_tensor all_to_all all_to_all_single monitored_barrier gather_object
+    scatter_object_list""".split()
+)
+_WRAPPERS = {
+    "DistributedDataParallel": "ddp",
+    "FullyShardedDataParallel": "fsdp",
+    "DataParallel": "dataparallel",
+    "compile": "compile",
+    "OptimizedModule": "compile",
+    "PipelineParallel": "pipeline",
+}
+
+
+def wrap(m: Machine, inner: va.Value, how: str, call: Call) -> va.Value:
+    """A new module around another; the parts keep their identity."""
+    known = first_known(inner)
+    m.emit(ev.Wrapped, call.node, module=known if isinstance(known, va.Obj) else None, how=how, arguments=call.arguments)
+    if not isinstance(known, va.Obj) or known.kind not in (va.Kind.MODULE, va.Kind.OPAQUE):
+        return inner
+    outer = m.make(
+        va.Kind.MODULE, call.node, call.name, over=(known,), traits=frozenset(["wrapper", how]), arguments=call.arguments
+    )
+    m.state.set(("mode", outer.id), m.mode(known))
+    m.adopt(known, outer)
+    if how != "compile":
+        m.wrapped[known.id] = how
+    m.state.set(("a", outer.id, "_orig_mod" if how == "compile" else "module"), known)
+    return outer
+
+
+@function("torch.nn.parallel.DistributedDataParallel", "torch.distributed.fsdp.FullyShardedDataParallel",
+          "torch.nn.DataParallel", "torch.nn.parallel.DataParallel", "apex.parallel.DistributedDataParallel",
+          "torch.nn.parallel.DistributedDataParallelCPU", "torch.distributed.DistributedDataParallel")
+def wrapper(m: Machine, call: Call) -> va.Value:
+    how = _WRAPPERS.get(call.last, "ddp")
+    if how in ("ddp", "fsdp"):
+        m.emit(ev.ProcessGroup, call.node, how=call.name)
+    inner = call.get("module", 0)
+    return wrap(m, inner if inner is not None else va.UNKNOWN, how, call)
+
+
+@function("torch.compile", "torch.jit.script", "torch.jit.trace")
+def compile_(m: Machine, call: Call) -> va.Value:
+    m.emit(ev.ApiCall, call.node, name=call.name, arguments=call.arguments)
+    target = call.get("model", 0)
+    if target is None:
+        return va.Library(None, "torchwise.identity")
+    known = first_known(target)
+    if isinstance(known, va.Obj) and call.name == "torch.compile":
+        return wrap(m, target, "compile", call)
+    m.emit(ev.Wrapped, call.node, module=None, how="compile", arguments=call.arguments)
+    return target
+
+
+@function("torch.distributed.fsdp.fully_shard", "torch.distributed._composable.fsdp.fully_shard", "torch.distributed.tensor.parallel.parallelize_module",
+          "torch.distributed.parallelize_module")
+def shard_in_place(m: Machine, call: Call) -> va.Value:
+    target = first_known(call.get("module", 0) or va.UNKNOWN)
+    how = "fsdp" if call.last == "fully_shard" else "tensor parallel"
+    m.emit(ev.Wrapped, call.node, module=target if isinstance(target, va.Obj) else None, how=how, arguments=call.arguments)
+    if call.last == "fully_shard":
+        m.emit(ev.ProcessGroup, call.node, how=call.name)
+    if isinstance(target, va.Obj):
+        m.in_place[target.id] = how
+    return target
+
+
+@function("torch.distributed.init_process_group", "torch.distributed.init_device_mesh", "deepspeed.init_distributed",
+          "torch.distributed.device_mesh.init_device_mesh", "horovod.torch.init", "ignite.distributed.initialize")
+def init_process_group(m: Machine, call: Call) -> va.Value:
+    m.emit(ev.ProcessGroup, call.node, how=call.name)
+    m.emit(ev.ApiCall, call.node, name=call.name, arguments=call.arguments)
+    return va.Unknown(None, taint=frozenset(["rank"]))
+
+
+@function("torch.distributed.get_rank", "torch.distributed.get_world_size", "torch.distributed.get_node_local_rank",
+          "horovod.torch.rank", "horovod.torch.size", "horovod.torch.local_rank", "ignite.distributed.get_rank",
+          "ignite.distributed.get_world_size", "torch.distributed.get_global_rank")
+def rank(m: Machine, call: Call) -> va.Value:
+    return va.Unknown(call.last, taint=frozenset(["rank"]))
+
+
+@function("torch.distributed.is_initialized", "torch.distributed.is_available", "torch.distributed.is_torchelastic_launched")
+def is_initialized(m: Machine, call: Call) -> va.Value:
+    return va.Unknown(call.last)
+
+
+def collective(m: Machine, call: Call) -> va.Value:
+    m.emit(ev.Collective, call.node, name=call.name, group=call.get("group"))
+    value = call.first()
+    return va.NONE if value is None else value
+
+
+for _name in _COLLECTIVES:
+    FUNCTIONS[f"torch.distributed.{_name}"] = collective
+
+
+@function("torch.distributed.all_reduce")
+def all_reduce(m: Machine, call: Call) -> va.Value:
+    collective(m, call)
+    value = call.first()
+    known = first_known(value) if value is not None else va.NONE
+    if isinstance(known, va.Parameters) and known.gradients:
+        m.emit(ev.ApiCall, call.node, name="all_reduce of gradients", arguments=call.arguments)
+    return va.NONE
+
+
+@function("torch.multiprocessing.spawn", "torch.distributed.launcher.api.elastic_launch", "torch.multiprocessing.start_processes")
+def spawn(m: Machine, call: Call) -> va.Value:
+    from torchwise_analysis.interp.abstract import calls
+
+    target = first_known(call.get("fn", 0) or va.UNKNOWN)
+    if isinstance(target, va.Function):
+        args = first_known(call.get("args", 1) or va.UNKNOWN)
+        given = m.items(args) if isinstance(args, va.Obj) else ()
+        first = va.Unknown("rank", taint=frozenset(["rank"]))
+        return calls.call_function(m, target, va.Arguments((first, *given), (), not given), call.node)
+    return va.NONE

@@ -1,0 +1,408 @@
+"""Who owns what under a framework, decided by the object and never by a word in the text.
+
+Sources: lightning 2.6.6, accelerate 1.15.0, transformers 5.24.0 (the owner table of the rule
+catalogue); DeepSpeed's engine divides by its accumulation steps (`scale_wrt_gas`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from torchwise_analysis.interp.abstract import calls
+from torchwise_analysis.interp.abstract import events as ev
+from torchwise_analysis.interp.abstract import values as va
+from torchwise_analysis.interp.abstract.machine import NOT_RECORDING, Hook, Machine, first_known
+from torchwise_analysis.semantics import distributed, modules
+from torchwise_analysis.semantics.registry import Call, fallback, function, method, truth_of
+
+_LIGHTNING_EVALUATION = frozenset(
+    """validation_step test_step predict_step on_validation_epoch_end on_test_epoch_end on_predict_epoch_end
+    on_validation_epoch_start on_test_epoch_start on_validation_batch_end on_test_batch_end validation_epoch_end
+    test_epoch_end on_validation_start on_validation_end on_test_start on_test_end on_validation_batch_start""".split()
+)
+_LIGHTNING_HOOKS = frozenset(
+    """training_step configure_optimizers on_before_optimizer_step optimizer_step on_after_backward optimizer_zero_grad
+    on_train_epoch_end on_train_epoch_start on_train_batch_end on_train_batch_start on_train_start on_train_end
+    lr_scheduler_step configure_gradient_clipping backward training_epoch_end train_dataloader val_dataloader
+    test_dataloader setup prepare_data on_fit_start on_fit_end on_before_zero_grad on_before_backward
+    configure_model on_save_checkpoint on_load_checkpoint""".split()
+)
+_TRAINER_HOOKS = frozenset(["compute_loss", "training_step", "prediction_step", "evaluate", "predict", "evaluation_loop"])
+
+
+# --------------------------------------------------------------------------- hooks
+
+
+def is_lightning(obj: va.Obj) -> bool:
+    return obj.cls is not None and obj.cls.derives("LightningModule")
+
+
+def is_hf_trainer(obj: va.Obj) -> bool:
+    if obj.cls is None:
+        return False
+    return any(
+        b.rpartition(".")[2].endswith("Trainer") and b.split(".")[0] in ("transformers", "trl", "setfit", "sentence_transformers")
+        for b in obj.cls.library_bases
+    )
+
+
+def is_manual(m: Machine, obj: va.Obj) -> bool:
+    """Did the LightningModule switch automatic optimization off?"""
+    flag = m.attribute(obj, "automatic_optimization")
+    if flag is None and obj.cls is not None:
+        flag = calls.find_member(m, obj.cls, "automatic_optimization")
+        if isinstance(flag, va.Function):
+            return True
+    return flag is not None and truth_of(first_known(flag), True) is not True
+
+
+def hook(m: Machine, obj: va.Obj, name: str) -> Hook | None:
+    if is_lightning(obj):
+        if name in _LIGHTNING_EVALUATION:
+            return Hook("lightning", name, NOT_RECORDING)
+        if name in _LIGHTNING_HOOKS:
+            automatic = not is_manual(m, obj) and name == "training_step"
+            return Hook("lightning", name, None, automatic, automatic)
+        return None
+    if is_hf_trainer(obj) and name in _TRAINER_HOOKS:
+        if name in ("prediction_step", "evaluate", "predict", "evaluation_loop"):
+            return Hook("transformers", name, NOT_RECORDING)
+        return Hook("transformers", name, None, False, True)
+    return None
+
+
+def hook_returned(m: Machine, hook_: Hook, obj: va.Obj, function_: va.Function, value: va.Value) -> None:
+    """What the framework does with what a hook returned."""
+    place = m.entry.place
+    if hook_.returns_loss:
+        # dictionaries carry the loss and whatever else; the framework detaches the rest
+        m.backward(value, place, how="managed", divides=True, owner=obj)
+        return
+    m.emit(ev.Configured, place, hook=hook_.name, owner=obj, value=value)
+    for tensor in m.tensors(value):
+        m.escaped_passes |= tensor.passes
+        m.escaped_tokens |= tensor.tokens
+
+
+# --------------------------------------------------------------------------- lightning
+
+
+@method(va.Kind.MODULE, "optimizers")
+def lightning_optimizers(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
+    if not is_lightning(obj):
+        return None
+    known = m.attribute(obj, "[optimizers]")
+    if known is not None:
+        return known
+    configured = _configured(m, obj, call)
+    m.state.set(("a", obj.id, "[optimizers]"), configured)
+    return configured
+
+
+def _configured(m: Machine, obj: va.Obj, call: Call) -> va.Value:
+    """`self.optimizers()`: what configure_optimizers returns, one alone when there is one."""
+    assert obj.cls is not None
+    own = calls.find_member(m, obj.cls, "configure_optimizers")
+    found: list[va.Value] = []
+    if isinstance(own, va.Function):
+        value = calls.call_function(m, replace(own, self=obj), va.NO_ARGUMENTS, call.node)
+        found = _optimizers_in(m, value)
+    if not found:
+        one = m.make(va.Kind.OPTIMIZER, call.node, "lightning.LightningOptimizer", name="optimizers()")
+        m.owns[one.id] = frozenset([obj.id])
+        return one
+    return found[0] if len(found) == 1 else m.sequence(found, call.node)
+
+
+def _optimizers_in(m: Machine, value: va.Value, depth: int = 0) -> list[va.Value]:
+    known = first_known(value)
+    if isinstance(known, va.Obj):
+        if known.kind is va.Kind.OPTIMIZER:
+            return [known]
+        if known.kind in (va.Kind.LIST, va.Kind.TUPLE, va.Kind.DICT) and depth < 3:
+            inner = [*m.items(known), *m.entries(known).values()]
+            return [o for i in inner for o in _optimizers_in(m, i, depth + 1)]
+    return []
+
+
+@method(va.Kind.MODULE, "manual_backward")
+def manual_backward(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
+    keep = truth_of(call.get("retain_graph"), False) is not False
+    m.backward(call.first(), call.node, keep, how="manual", owner=obj)
+    if m.automatic is not None:
+        m.emit(ev.ManualUnderAutomatic, call.node, what="backward")
+    return va.NONE
+
+
+@method(va.Kind.MODULE, "log", "log_dict", "print", "save_hyperparameters", "toggle_optimizer", "untoggle_optimizer", "freeze")
+def lightning_log(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
+    if call.name == "freeze" and (is_lightning(obj) or obj.cls is None):
+        modules.set_requires_grad(m, frozenset([obj.id]), False, call.node)
+        return va.NONE
+    return va.NONE if is_lightning(obj) else None
+
+
+@method(va.Kind.MODULE, "clip_gradients")
+def lightning_clip(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
+    if not is_lightning(obj):
+        return None
+    before = {o.id: m.gradients(o) for o in m.reached_optimizers({obj.id})}
+    m.emit(ev.Clip, call.node, how="lightning.clip_gradients", before=before, roots=frozenset([obj.id]), owner=obj)
+    return va.NONE
+
+
+@method(va.Kind.MODULE, "lr_schedulers")
+def lightning_schedulers(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
+    return m.child(obj, "[schedulers]", va.Kind.SCHEDULER) if is_lightning(obj) else None
+
+
+# --------------------------------------------------------------------------- accelerate, fabric
+
+
+@function("accelerate.Accelerator")
+def accelerator(m: Machine, call: Call) -> va.Value:
+    obj = m.make(va.Kind.ACCELERATOR, call.node, call.name, arguments=call.arguments, name="accelerator")
+    m.emit(ev.ProcessGroup, call.node, how=call.name, owner=obj)
+    return obj
+
+
+@function("lightning.fabric.Fabric", "lightning.Fabric")
+def fabric(m: Machine, call: Call) -> va.Value:
+    obj = m.make(va.Kind.FABRIC, call.node, call.name, arguments=call.arguments, name="fabric")
+    m.emit(ev.ProcessGroup, call.node, how=call.name, owner=obj)
+    return obj
+
+
+@method(va.Kind.ACCELERATOR, "prepare", "prepare_model", "prepare_optimizer", "prepare_data_loader", "prepare_scheduler")
+@method(va.Kind.FABRIC, "setup", "setup_module", "setup_optimizers", "setup_dataloaders")
+def prepare(m: Machine, owner: va.Obj, call: Call) -> va.Value | None:
+    objects: list[va.Obj] = []
+    results: list[va.Value] = []
+    for argument in call.arguments.positional:
+        results.append(_prepared(m, owner, argument, call, objects))
+    m.emit(ev.Prepared, call.node, owner=owner, objects=tuple(objects))
+    return results[0] if len(results) == 1 else m.sequence(results, call.node, va.Kind.TUPLE)
+
+
+def _prepared(m: Machine, owner: va.Obj, value: va.Value, call: Call, objects: list[va.Obj]) -> va.Value:
+    known = first_known(value)
+    if not isinstance(known, va.Obj):
+        return value
+    objects.append(known)
+    m.prepared.pop(known.id, None)
+    if known.kind is va.Kind.OPTIMIZER and owner.kind is va.Kind.ACCELERATOR:
+        m.prepared[known.id] = owner
+    elif known.kind in (va.Kind.LOADER, va.Kind.SCHEDULER):
+        m.prepared[known.id] = owner
+    elif known.kind is va.Kind.MODULE:
+        wrapped = distributed.wrap(m, known, "prepared", call)
+        if isinstance(wrapped, va.Obj):
+            m.prepared[wrapped.id] = owner
+        return wrapped
+    return known
+
+
+@method(va.Kind.ACCELERATOR, "backward")
+@method(va.Kind.FABRIC, "backward")
+def owned_backward(m: Machine, owner: va.Obj, call: Call) -> va.Value | None:
+    divides = owner.kind is va.Kind.ACCELERATOR
+    keep = truth_of(call.get("retain_graph"), False) is not False
+    how = "accelerator" if divides else "fabric"
+    m.backward(call.first(), call.node, keep, how=how, divides=divides, owner=owner)
+    return va.NONE
+
+
+@method(va.Kind.ACCELERATOR, "accumulate")
+def accumulate(m: Machine, owner: va.Obj, call: Call) -> va.Value | None:
+    known = first_known(call.first()) if call.first() is not None else None
+    m.emit(ev.NoSync, call.node, how="accumulate", owner=owner, module=known if isinstance(known, va.Obj) else None)
+    return va.Context(None, "accumulate", owner=owner)
+
+
+@method(va.Kind.FABRIC, "no_backward_sync")
+@method(va.Kind.ACCELERATOR, "no_sync")
+def no_sync(m: Machine, owner: va.Obj, call: Call) -> va.Value | None:
+    known = first_known(call.first()) if call.first() is not None else None
+    module = known if isinstance(known, va.Obj) else None
+    enabled = truth_of(call.get("enabled", 1), True)
+    m.emit(ev.NoSync, call.node, how=call.name, owner=owner, module=module)
+    return va.Context(None, "no_sync" if enabled is not False else "exit", owner=owner)
+
+
+@method(va.Kind.ACCELERATOR, "autocast", "profile", "main_process_first", "local_main_process_first", "join_uneven_inputs")
+@method(va.Kind.FABRIC, "autocast", "init_module", "init_tensor", "rank_zero_first")
+def owned_context(m: Machine, owner: va.Obj, call: Call) -> va.Value | None:
+    return va.Context(None, "exit", owner=owner)
+
+
+@method(va.Kind.ACCELERATOR, "clip_grad_norm_", "clip_grad_value_")
+@method(va.Kind.FABRIC, "clip_gradients")
+def owned_clip(m: Machine, owner: va.Obj, call: Call) -> va.Value | None:
+    from torchwise_analysis.semantics.optimizers import parameter_roots
+
+    roots, _ = parameter_roots(m, call.first())
+    before = {o.id: frozenset(replace(a, scaled=False) for a in m.gradients(o)) for o in m.reached_optimizers(roots)}
+    m.emit(ev.Clip, call.node, how=call.name, before=before, roots=roots, owner=owner)
+    return va.UNKNOWN
+
+
+@method(va.Kind.ACCELERATOR, "unwrap_model")
+def unwrap_model(m: Machine, owner: va.Obj, call: Call) -> va.Value | None:
+    known = first_known(call.first() or va.UNKNOWN)
+    if isinstance(known, va.Obj):
+        return modules.unwrap(m, known)[0]
+    return known
+
+
+@method(va.Kind.ACCELERATOR, "gather", "gather_for_metrics", "reduce", "pad_across_processes", "wait_for_everyone", "save_state")
+@method(va.Kind.FABRIC, "all_gather", "all_reduce", "barrier", "broadcast", "save")
+def owned_collective(m: Machine, owner: va.Obj, call: Call) -> va.Value | None:
+    m.emit(ev.Collective, call.node, name=f"{owner.type_name}.{call.name}", group=None)
+    value = call.first()
+    if call.name in ("save", "save_state"):
+        m.emit(
+            ev.Saved, call.node, how=f"{owner.kind.value}.{call.name}", value=call.get("state", 1), contents=(),
+            path_value=value, arguments=call.arguments,
+        )
+    return value if value is not None else va.NONE
+
+
+@method(va.Kind.FABRIC, "launch", "seed_everything", "log", "log_dict", "print", "call")
+def fabric_other(m: Machine, owner: va.Obj, call: Call) -> va.Value | None:
+    target = first_known(call.get("function", 0) or va.UNKNOWN)
+    if call.name == "launch" and isinstance(target, va.Function):
+        rest = va.Arguments((owner, *call.arguments.positional[1:]), call.arguments.keywords)
+        return calls.call_function(m, target, rest, call.node)
+    return va.NONE
+
+
+@fallback(va.Kind.ACCELERATOR, va.Kind.FABRIC)
+def owner_other(m: Machine, owner: va.Obj, call: Call) -> va.Value | None:
+    if call.name == "to_device" and call.arguments.positional:
+        return call.arguments.positional[0]
+    return va.Unknown(f"{owner.name}.{call.name}()")
+
+
+def owner_attribute(m: Machine, owner: va.Obj, name: str) -> va.Value:
+    ranked = name in ("process_index", "local_process_index", "is_main_process", "is_local_main_process", "num_processes",
+                      "global_rank", "local_rank", "world_size", "is_global_zero", "is_last_process")
+    symbol = f"{owner.name}.{name}"
+    if name == "sync_gradients":
+        sync = m.scopes.sync
+        if sync is not None and len(sync) == 1:
+            return va.Const(None, True in sync, va.Counter())
+    return va.Unknown(symbol, taint=frozenset(["rank"]) if ranked else frozenset(), varies=name == "sync_gradients")
+
+
+# --------------------------------------------------------------------------- deepspeed
+
+
+@function("deepspeed.initialize")
+def initialize(m: Machine, call: Call) -> va.Value:
+    model = first_known(call.get("model", 1) or va.UNKNOWN)
+    optimizer = first_known(call.get("optimizer", 2) or va.UNKNOWN)
+    inner = (model,) if isinstance(model, va.Obj) else ()
+    engine = m.make(va.Kind.ENGINE, call.node, call.name, over=inner, arguments=call.arguments, traits=frozenset(["wrapper", "engine"]))
+    m.emit(ev.ProcessGroup, call.node, how=call.name, owner=engine)
+    owned: list[va.Obj] = [v for v in (model, optimizer) if isinstance(v, va.Obj)]
+    m.emit(ev.Prepared, call.node, owner=engine, objects=tuple(owned))
+    for obj in owned:
+        m.engines[obj.id] = engine
+        m.wrapped[obj.id] = "engine"
+        if obj.kind is va.Kind.MODULE:
+            m.adopt(obj, engine)
+    m.engines[engine.id] = engine
+    m.state.set(("a", engine.id, "module"), model)
+    out = m.make(va.Kind.OPTIMIZER, call.node, "deepspeed.optimizer")
+    m.owns[out.id] = frozenset([engine.id])
+    m.engines[out.id] = engine
+    # engine.step drives it; the plain loop rules have nothing to say about it
+    m.optimizers = [o for o in m.optimizers if o.id not in (out.id, *(p.id for p in owned))]
+    loader = m.make(va.Kind.LOADER, call.node, "deepspeed.DataLoader", traits=frozenset(["sharding"]))
+    m.prepared[loader.id] = engine
+    scheduler = m.make(va.Kind.SCHEDULER, call.node, "deepspeed.scheduler")
+    m.prepared[scheduler.id] = engine
+    return m.sequence((engine, out, loader, scheduler), call.node, va.Kind.TUPLE)
+
+
+@method(va.Kind.ENGINE, "backward")
+def engine_backward(m: Machine, engine: va.Obj, call: Call) -> va.Value | None:
+    scale = truth_of(call.get("scale_wrt_gas"), True)
+    m.backward(call.first(), call.node, how="engine", divides=scale is not False, owner=engine)
+    return va.NONE
+
+
+@method(va.Kind.ENGINE, "step", "zero_grad")
+def engine_step(m: Machine, engine: va.Obj, call: Call) -> va.Value | None:
+    m.emit(ev.ApiCall, call.node, name=f"deepspeed.engine.{call.name}", arguments=call.arguments, receiver=engine)
+    if call.name == "step":
+        m.raise_version(engine)
+    return va.NONE
+
+
+@method(va.Kind.ENGINE, "eval", "train")
+def engine_mode(m: Machine, engine: va.Obj, call: Call) -> va.Value | None:
+    return modules.eval_(m, engine, call) if call.name == "eval" else modules.train(m, engine, call)
+
+
+@method(va.Kind.ENGINE, "save_checkpoint", "load_checkpoint", "save_16bit_model")
+def engine_checkpoint(m: Machine, engine: va.Obj, call: Call) -> va.Value | None:
+    m.emit(ev.Collective, call.node, name=f"deepspeed.{call.name}", group=None)
+    if call.name != "load_checkpoint":
+        m.emit(
+            ev.Saved, call.node, how=f"deepspeed.{call.name}", value=None, contents=(), path_value=call.first(),
+            arguments=call.arguments,
+        )
+    return va.UNKNOWN
+
+
+@method(va.Kind.ENGINE, "is_gradient_accumulation_boundary")
+def boundary(m: Machine, engine: va.Obj, call: Call) -> va.Value | None:
+    return va.Unknown("boundary", varies=True)
+
+
+# --------------------------------------------------------------------------- trainers
+
+
+@function("lightning.Trainer", "transformers.Trainer", "transformers.Seq2SeqTrainer", "ignite.engine.Engine",
+          "ignite.engine.create_supervised_trainer", "ignite.engine.create_supervised_evaluator", "trl.SFTTrainer",
+          "trl.DPOTrainer", "trl.PPOTrainer", "trl.GRPOTrainer")
+def trainer(m: Machine, call: Call) -> va.Value:
+    m.emit(ev.ApiCall, call.node, name=call.name, arguments=call.arguments)
+    obj = m.make(va.Kind.TRAINER, call.node, call.name, arguments=call.arguments)
+    if call.last == "Engine":
+        _run_ignite(m, call)
+    return obj
+
+
+def _run_ignite(m: Machine, call: Call) -> None:
+    """The update function is the user's raw step, run again and again."""
+    from torchwise_analysis.interp.abstract.loops import Loop, LoopKind, Turn
+
+    update = first_known(call.first() or va.UNKNOWN)
+    if not isinstance(update, va.Function):
+        return
+    loop = m._loops.setdefault((m.file, m.line, -id(call.node)), Loop(m.place(call.node), LoopKind.BATCHES, "ignite.Engine"))
+    outer = m.loops
+    engine = m.make(va.Kind.TRAINER, call.node, "ignite.engine.Engine")
+    batch = m.make(va.Kind.OPAQUE, None, name="batch")
+    try:
+        for turn in range(2):
+            m.loops = (*outer, Turn(loop, turn))
+            calls.call_function(m, update, va.Arguments((engine, batch)), call.node)
+    finally:
+        m.loops = outer
+
+
+@method(va.Kind.TRAINER, "fit", "train", "run", "validate", "test", "predict", "evaluate", "save_model", "save_checkpoint")
+def trainer_method(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
+    m.emit(ev.ApiCall, call.node, name=f"{obj.type_name}.{call.name}", arguments=call.arguments, receiver=obj)
+    for value in call.arguments:
+        for member in va.alternatives(value):
+            if isinstance(member, va.Obj) and member.kind is va.Kind.LOADER:
+                m.prepared[member.id] = obj
+            if isinstance(member, va.Obj) and member.kind is va.Kind.MODULE:
+                m.raise_version(member)
+    if call.name == "save_checkpoint":
+        m.emit(ev.Collective, call.node, name=f"{obj.type_name}.save_checkpoint", group=None)
+    return va.UNKNOWN

@@ -1,0 +1,532 @@
+"""Modules: building, running, modes, weights."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import cast
+
+from torchwise_analysis.interp.abstract import calls, iteration
+from torchwise_analysis.interp.abstract import events as ev
+from torchwise_analysis.interp.abstract import values as va
+from torchwise_analysis.interp.abstract.limits import DeadPath
+from torchwise_analysis.interp.abstract.machine import NOT_RECORDING, RECORDING, Machine, first_known
+from torchwise_analysis.semantics import tensors
+from torchwise_analysis.semantics.registry import Call, function, method, text_of, truth_of
+from torchwise_analysis.source import nodes as nd
+
+_ACTIVATION_LAYERS = {
+    "Softmax": "softmax",
+    "LogSoftmax": "log_softmax",
+    "Softmin": "softmax",
+    "Softmax2d": "softmax",
+    "Sigmoid": "sigmoid",
+    "LogSigmoid": "log_sigmoid",
+    "Hardsigmoid": "sigmoid",
+    "Tanh": "tanh",
+    "ReLU": "relu",
+}
+_LINEAR_LAYERS = frozenset("Linear Conv1d Conv2d Conv3d Bilinear ConvTranspose1d ConvTranspose2d ConvTranspose3d LazyLinear".split())
+_DROPOUT_LAYERS = frozenset("Dropout Dropout1d Dropout2d Dropout3d AlphaDropout FeatureAlphaDropout".split())
+_KEEPING_LAYERS = _DROPOUT_LAYERS | {"Identity", "Flatten", "Unflatten"}
+_RECURRENT = frozenset("GRU LSTM RNN".split())
+_PARAMETER_FREE = frozenset(
+    """ReLU ReLU6 LeakyReLU GELU SiLU ELU SELU CELU Tanh Sigmoid Softmax LogSoftmax Softmax2d LogSigmoid Hardsigmoid
+    Hardswish Mish Softplus Softsign Identity Flatten Unflatten Dropout Dropout1d Dropout2d Dropout3d AlphaDropout
+    MaxPool1d MaxPool2d MaxPool3d AvgPool1d AvgPool2d AvgPool3d AdaptiveAvgPool1d AdaptiveAvgPool2d AdaptiveAvgPool3d
+    AdaptiveMaxPool1d AdaptiveMaxPool2d Upsample UpsamplingBilinear2d UpsamplingNearest2d PixelShuffle ZeroPad2d
+    ReflectionPad2d ReplicationPad2d ConstantPad2d CosineSimilarity PairwiseDistance Unfold Fold GLU Hardtanh
+    Threshold FeatureAlphaDropout Softmin Softshrink Hardshrink ChannelShuffle""".split()
+)
+_CONTAINERS = frozenset(["Sequential", "ModuleList", "ModuleDict", "ParameterList", "ParameterDict"])
+
+# Methods that an unseen model most likely runs as a forward.
+FORWARD_METHODS = frozenset(
+    """forward encode decode generate compute_loss loss get_loss log_prob predict sample embed inference training_loss
+    greedy_decode extract_features elbo nll encoder decoder forward_features get_logits encode_image encode_text
+    p_losses forward_train reconstruct evaluate_actions""".split()
+)
+# Methods that an unseen object most likely uses to train by itself.
+UPDATING = ("train", "backward", "step", "optim", "update", "fit", "learn")
+
+
+# --------------------------------------------------------------------------- building
+
+
+def layer(m: Machine, call: Call) -> va.Obj:
+    """A module of torch.nn."""
+    last = call.last
+    kind = va.Kind.PARAMETER if last in ("Parameter", "UninitializedParameter", "Buffer") else va.Kind.MODULE
+    obj = m.make(kind, call.node, call.name, arguments=call.arguments)
+    if kind is va.Kind.PARAMETER:
+        flag = truth_of(call.get("requires_grad", 1), True)
+        if flag is False:
+            m.state.set(("frozen", obj.id), RECORDING)
+        return obj
+    m.emit(ev.ModuleBuilt, call.node, module=obj, cached=any(g.kind == "none" for g in m.guards))
+    if m.forward is not None:
+        m.state.set(("infwd", obj.id), m.forward[1])
+    if last in _CONTAINERS:
+        _fill(m, obj, call)
+    return obj
+
+
+def _fill(m: Machine, obj: va.Obj, call: Call) -> None:
+    parts: list[va.Value] = []
+    entries: dict[object, va.Value] = {}
+    open_ = call.arguments.open
+    for argument in call.arguments.positional:
+        value = first_known(argument)
+        if isinstance(value, va.Obj) and value.kind is va.Kind.ITERATOR:
+            plan = iteration.plan(m, value, call.node)
+            parts.extend(plan.elements)
+            open_ = open_ or plan.open
+        elif isinstance(value, va.Obj) and value.kind in (va.Kind.LIST, va.Kind.TUPLE, va.Kind.DICT):
+            parts.extend(m.items(value))
+            entries.update(m.entries(value))
+            open_ = open_ or bool(m.state.get(("open", value.id)))
+        else:
+            parts.append(argument)
+    for part in (*parts, *entries.values()):
+        known = first_known(part)
+        if isinstance(known, va.Obj):
+            m.adopt(known, obj)
+            m.state.drop(("mode", known.id))
+    m.state.set(("c", obj.id), tuple(parts[-12:]))
+    if entries:
+        m.state.set(("d", obj.id), entries)
+    if open_:
+        m.state.set(("open", obj.id), True)
+
+
+@function("torch.nn.Parameter")
+def parameter(m: Machine, call: Call) -> va.Value:
+    return layer(m, call)
+
+
+def pretrained(m: Machine, call: Call) -> va.Value:
+    """A model from a hub or a model zoo. [transformers: from_pretrained returns the model in eval mode.]"""
+    obj = m.make(va.Kind.MODULE, call.node, call.name, arguments=call.arguments, traits=frozenset(["pretrained"]))
+    mode = "pretrained" if call.last == "from_pretrained" else "new"
+    m.state.set(("mode", obj.id), frozenset([va.Mode(mode, m.place(call.node))]))
+    return obj
+
+
+# --------------------------------------------------------------------------- running
+
+
+def forward(m: Machine, obj: va.Obj, call: Call, through: str = "call", in_sequence: bool = False) -> va.Value:
+    """Run a module."""
+    inner, wrapped = unwrap(m, obj)
+    values = tuple(call.arguments)
+    top = m.forward is None
+    grad = None
+    if top and m.is_frozen(inner) and not m.passes_of(values):
+        grad = NOT_RECORDING
+    elif top and parameter_free(m, inner) and not m.passes_of(values):
+        grad = NOT_RECORDING
+    bypassed = "" if wrapped else m.wrapped.get(inner.id, "")
+    belief = inner.origin in (va.Origin.NAMED, va.Origin.USED, va.Origin.UNSEEN)
+    pass_ = m.start_pass(inner, call.node, call.arguments, through, belief, grad, wrapped, bypassed)
+    m.passes[pass_].modules.update((obj.id, inner.id))
+    m.passes[pass_].inputs |= m.passes_of(values)
+    before, alive = m.forward, True
+    if top:
+        m.forward = (inner, pass_)
+    try:
+        result = _run(m, inner, pass_, call, top, in_sequence)
+    except DeadPath:
+        alive = False
+        raise
+    finally:
+        m.forward = before
+        if top and alive:
+            _run_hooks(m, inner, pass_, call)
+    return result
+
+
+def unwrap(m: Machine, obj: va.Obj) -> tuple[va.Obj, str]:
+    """The module inside wrappers, and the outermost wrapper that matters."""
+    wrapped = ""
+    depth = 0
+    while obj.over and "wrapper" in obj.traits and depth < 6:
+        inner = first_known(obj.over[0])
+        if not isinstance(inner, va.Obj):
+            break
+        how = next((t for t in obj.traits if t in ("ddp", "fsdp", "compile", "dataparallel", "prepared", "engine")), "")
+        if wrapped in ("", "compile"):
+            wrapped = how or wrapped
+        obj, depth = m.objects.get(inner.id, inner), depth + 1
+    return obj, wrapped or m.in_place.get(obj.id, "")
+
+
+def parameter_free(m: Machine, obj: va.Obj) -> bool:
+    """Is it certain that the module has no parameters?"""
+    last = obj.type_name.rpartition(".")[2]
+    if obj.type_name.startswith("torch.nn.") and obj.cls is None:
+        return last in _PARAMETER_FREE
+    if obj.cls is None or obj.cls.open_bases or obj.place is None:
+        return False
+    if any(b.rpartition(".")[2] not in ("Module", "object") for b in obj.cls.library_bases):
+        return False
+    for part, whole in m.parents.items():
+        if whole == obj.id:
+            known = m.objects.get(part)
+            if known is not None and (known.kind is not va.Kind.MODULE or not parameter_free(m, known)):
+                return False
+    return not any(
+        isinstance(v, va.Obj) and v.kind in (va.Kind.OPAQUE, va.Kind.LIST, va.Kind.DICT, va.Kind.PARAMETER)
+        for n in cast("tuple[str, ...]", m.state.get(("names", obj.id), ()))
+        for v in va.alternatives(m.attribute(obj, n) or va.NONE)
+    )
+
+
+def _run(m: Machine, obj: va.Obj, pass_: int, call: Call, top: bool, in_sequence: bool) -> va.Value:
+    values = tuple(call.arguments)
+    last = obj.type_name.rpartition(".")[2]
+    if obj.cls is not None:
+        return _run_own(m, obj, pass_, call, top)
+    if last == "Sequential":
+        return _run_sequential(m, obj, pass_, call)
+    found = m.tensors(call.first())
+    if last in _ACTIVATION_LAYERS:
+        value = m.attach(pass_, values, call.node) if not top or not parameter_free(m, obj) else tensors.combine(m, found, None)
+        value = replace(value, shape=found[0].shape if found else None)
+        dim, given = tensors.dim_argument(Call("", obj.arguments, call.node), 0)
+        place = obj.place if in_sequence else None
+        return tensors.activate(m, value, _ACTIVATION_LAYERS[last], call.node, dim, given, place)
+    if last in _LINEAR_LAYERS:
+        place = obj.place or m.place(call.node)
+        width = obj.arguments.get("out_features", 1)
+        size = width.value if isinstance(width, va.Const) and isinstance(width.value, int) else None
+        shape: tuple[int | str | None, ...] | None = (None, size) if last == "Linear" and size else None
+        return m.attach(pass_, values, call.node, activation=va.Activation("linear", place), shape=shape)
+    if last in _KEEPING_LAYERS:
+        if last in _DROPOUT_LAYERS and not top and m.state.get(("infwd", obj.id)) == pass_ and obj.place is not None:
+            m.emit(ev.DropoutCall, call.node, how="built", built=obj.place)
+        return found[0] if found else m.attach(pass_, values, call.node)
+    if last in _RECURRENT:
+        parts = (m.attach(pass_, values, call.node), m.attach(pass_, values, call.node))
+        return m.sequence(parts, None, va.Kind.TUPLE)
+    return m.attach(pass_, values, call.node)
+
+
+def _run_sequential(m: Machine, obj: va.Obj, pass_: int, call: Call) -> va.Value:
+    result: va.Value = call.first() or va.Tensor(None)
+    for part in m.items(obj):
+        known = first_known(part)
+        if isinstance(known, va.Obj) and known.kind is va.Kind.MODULE:
+            result = forward(m, known, Call("", va.Arguments((result,)), call.node), in_sequence=True)
+        elif isinstance(known, va.Function):
+            result = calls.call_function(m, known, va.Arguments((result,)), call.node)
+        else:
+            result = m.attach(pass_, (result,), call.node)
+    if not m.items(obj):
+        return m.attach(pass_, (result,), call.node)
+    return result
+
+
+def _run_own(m: Machine, obj: va.Obj, pass_: int, call: Call, top: bool) -> va.Value:
+    """A module class of the project: its `forward` is run, twice at most for equal circumstances."""
+    assert obj.cls is not None
+    values = tuple(call.arguments)
+    own = calls.find_member(m, obj.cls, "forward")
+    if not isinstance(own, va.Function):
+        if obj.cls.derives("Sequential"):
+            return _run_sequential(m, obj, pass_, call)
+        return m.attach(pass_, values, call.node)
+    key = (obj.id, m.recording(), m.mode(obj), len(call.arguments.positional), m.world)
+    runs, last = m.forward_cache.get(key, (0, va.NONE))
+    if runs >= 2 and isinstance(last, va.Tensor) and m.forward is not None:
+        return m.attach(pass_, values, call.node, activation=last.activation, reduction=last.reduction, shape=last.shape)
+    result = calls.call_function(m, replace(own, self=obj), call.arguments, call.node)
+    m.forward_cache[key] = (runs + 1, result)
+    recording = True in m.recording() and True in m.passes[pass_].forward.grad
+    if not m.tensors(result) and top:
+        if isinstance(result, va.Const) and result.value is None:
+            return result
+        if isinstance(result, va.Obj) and result.kind is va.Kind.INSTANCE:
+            return result
+        return m.attach(pass_, values, call.node)
+    if recording and top and not parameter_free(m, obj) and not any(t.passes for t in m.tensors(result)):
+        if not any(t.cut for t in m.tensors(result)):
+            result = m.imbue(result, pass_)
+    return result
+
+
+def _run_hooks(m: Machine, obj: va.Obj, pass_: int, call: Call) -> None:
+    for owner, hook in m.hooks:
+        if owner.id == obj.id or obj.id in m.lineage(owner.id) or owner.id in m.passes[pass_].modules:
+            output = m.attach(pass_, (), call.node)
+            calls.call_value(m, hook, va.Arguments((owner, va.UNKNOWN, output)), call.node)
+
+
+# --------------------------------------------------------------------------- modes
+
+
+@method(va.Kind.MODULE, "eval")
+@method(va.Kind.OPAQUE, "eval")
+def eval_(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
+    if call.arguments.positional:
+        return None
+    _set_mode(m, obj, "eval", call.node)
+    return obj
+
+
+@method(va.Kind.MODULE, "train")
+@method(va.Kind.OPAQUE, "train")
+def train(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
+    if len(call.arguments.positional) + len(call.arguments.keywords) > 1:
+        return None
+    given = call.get("mode", 0)
+    if given is None:
+        _set_mode(m, obj, "train", call.node)
+        return obj
+    known = first_known(given)
+    if isinstance(known, va.ModeValue):
+        m.emit(ev.ModeChange, call.node, module=obj, to="unknown", before=m.mode(obj), restored=True)
+        m.set_mode(obj, known.modes)
+        return obj
+    truth = truth_of(known, True)
+    if truth is None and isinstance(known, (va.Obj,)) and obj.kind is va.Kind.OPAQUE:
+        return None
+    _set_mode(m, obj, {True: "train", False: "eval"}.get(truth, "unknown") if truth is not None else "unknown", call.node)
+    return obj
+
+
+def _set_mode(m: Machine, obj: va.Obj, to: str, node: nd.Node) -> None:
+    before = m.mode(obj)
+    here = frozenset(mode.place for mode in before)
+    undone = m.parts_in_eval(obj, here) if to == "train" else frozenset[int]()
+    m.emit(ev.ModeChange, node, module=obj, to=to, before=before, undone=undone)
+    mode = frozenset([va.Mode(to, m.place(node), m.frames[-1].id)])
+    m.set_mode(obj, mode)
+    for part in obj.over:
+        known = first_known(part)
+        if isinstance(known, va.Obj) and "wrapper" in obj.traits:
+            m.set_mode(known, mode)
+
+
+# --------------------------------------------------------------------------- other methods
+
+
+@method(va.Kind.MODULE, "to", "cuda", "cpu", "half", "float", "bfloat16", "double", "share_memory", "apply", "compile",
+        "to_empty", "type", "xpu", "npu", "gradient_checkpointing_enable", "enable_input_require_grads", "tie_weights")
+def moved(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
+    if call.name in ("half", "bfloat16", "to", "double"):
+        m.emit(ev.ApiCall, call.node, name=f"torch.nn.Module.{call.name}", arguments=call.arguments, receiver=obj)
+    return obj
+
+
+@method(va.Kind.MODULE, "requires_grad_")
+@method(va.Kind.PARAMETER, "requires_grad_")
+def requires_grad(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
+    set_requires_grad(m, frozenset([obj.id]), truth_of(call.get("requires_grad", 0), True), call.node)
+    return obj
+
+
+def set_requires_grad(m: Machine, roots: frozenset[int], flag: bool | None, node: nd.Node, partial: bool = False) -> None:
+    m.emit(ev.RequiresGrad, node, roots=roots, value=flag)
+    for root in sorted(roots):
+        if partial or flag is None:
+            m.state.set(("frozen", root), frozenset([True, False]))
+        else:
+            m.state.set(("frozen", root), RECORDING if not flag else NOT_RECORDING)
+
+
+@method(va.Kind.MODULE, "zero_grad")
+def zero_grad(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
+    m.clear_module(call.node, {obj.id})
+    return va.NONE
+
+
+@method(va.Kind.OPAQUE, "zero_grad")
+def zero_grad_unknown(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
+    m.clear_module(call.node, {obj.id}, quiet=False)
+    for optimizer in list(m.optimizers):
+        if m.owns.get(optimizer.id) is None:
+            m.clear(call.node, [optimizer])
+    return va.NONE
+
+
+@method(va.Kind.MODULE, "parameters", "named_parameters", "trainable_parameters", "buffers", "named_buffers")
+@method(va.Kind.OPAQUE, "parameters", "named_parameters")
+def parameters(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
+    own = va.Parameters(obj.evidence, frozenset([obj.id]))
+    if call.name.startswith("named"):
+        one = replace(own, single=True)
+        pair = m.sequence((va.Unknown(None), one), None, va.Kind.TUPLE)
+        out = m.sequence((pair,), call.node, traits=frozenset(["parameters"]))
+        m.state.set(("open", out.id), True)
+        return out
+    return own
+
+
+@method(va.Kind.MODULE, "modules", "children", "named_modules", "named_children")
+def modules(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
+    part = m.child(obj, "[modules]", va.Kind.MODULE)
+    assert isinstance(part, va.Obj)
+    item: va.Value = part
+    if call.name.startswith("named"):
+        item = m.sequence((va.Unknown(None), part), None, va.Kind.TUPLE)
+    return m.sequence((item,), call.node, traits=frozenset(["modules"]))
+
+
+@method(va.Kind.MODULE, "state_dict")
+@method(va.Kind.OPAQUE, "state_dict")
+@method(va.Kind.OPTIMIZER, "state_dict")
+@method(va.Kind.INSTANCE, "state_dict")
+def state_dict(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
+    inner, _ = unwrap(m, obj)
+    if ("version", inner.id) not in m.state.facts:
+        m.state.set(("version", inner.id), 0)
+    version = cast("int", m.state.get(("version", inner.id)))
+    link = m.link(call.node, "state_dict() returns references to the weights")
+    return va.StateDict(link, inner, version, m.place(call.node))
+
+
+@method(va.Kind.MODULE, "load_state_dict")
+@method(va.Kind.OPTIMIZER, "load_state_dict")
+@method(va.Kind.OPAQUE, "load_state_dict")
+@method(va.Kind.SCHEDULER, "load_state_dict")
+def load_state_dict(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
+    value = call.first()
+    for state in find_states(m, value):
+        current = cast("int", m.state.get(("version", state.owner.id), 0))
+        m.emit(ev.StateDictUsed, call.node, state=state, how="load", current=current)
+    m.emit(
+        ev.WeightsLoaded, call.node, target=obj, value=value, strict=truth_of(call.get("strict", 1), True),
+        result_used=call.node is not m.discarded,
+    )
+    return va.UNKNOWN
+
+
+def find_states(m: Machine, value: va.Value | None, depth: int = 0) -> list[va.StateDict]:
+    """State dicts in a value, containers looked into."""
+    out: list[va.StateDict] = []
+    for member in va.alternatives(value) if value is not None else ():
+        if isinstance(member, va.StateDict):
+            out.append(member)
+        elif isinstance(member, va.Obj) and member.kind in (va.Kind.DICT, va.Kind.LIST, va.Kind.TUPLE) and depth < 3:
+            for inner in (*m.entries(member).values(), *m.items(member)):
+                out += find_states(m, inner, depth + 1)
+    return out
+
+
+@function("torch.save", "accelerate.save", "safetensors.torch.save_file", "torch.distributed.checkpoint.save")
+def save(m: Machine, call: Call) -> va.Value:
+    value = call.first()
+    for state in find_states(m, value):
+        current = cast("int", m.state.get(("version", state.owner.id), 0))
+        m.emit(ev.StateDictUsed, call.node, state=state, how="save", current=current)
+    known = first_known(value) if value is not None else va.UNKNOWN
+    entries = m.entries(known) if isinstance(known, va.Obj) else {}
+    contents = tuple((str(k), v) for k, v in entries.items())
+    m.emit(
+        ev.Saved, call.node, how=call.name, value=value, contents=contents, path_value=call.get("f", 1),
+        arguments=call.arguments,
+    )
+    return va.NONE
+
+
+@function("torch.load", "pickle.load", "joblib.load", "safetensors.torch.load_file", "torch.hub.load_state_dict_from_url")
+def load(m: Machine, call: Call) -> va.Value:
+    m.emit(ev.Loaded, call.node, how=call.name, arguments=call.arguments)
+    return va.Unknown(None, taint=frozenset(["loaded"]))
+
+
+@method(va.Kind.MODULE, "register_forward_hook", "register_full_backward_hook", "register_forward_pre_hook")
+@method(va.Kind.OPAQUE, "register_forward_hook")
+def register_hook(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
+    hook = call.first()
+    if hook is not None and call.name == "register_forward_hook":
+        m.hooks.append((obj, first_known(hook)))
+    return va.UNKNOWN
+
+
+@method(va.Kind.MODULE, "register_buffer", "register_parameter", "add_module", "register_module")
+def register(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
+    name = text_of(call.get("name", 0)) or "?"
+    value = call.get("tensor", 1) or call.get("module") or call.get("param") or va.NONE
+    set_part(m, obj, name, value, call.node, "add_module")
+    m.state.set(("a", obj.id, name), value)
+    return va.NONE
+
+
+@method(va.Kind.MODULE, "append", "extend", "insert", "update")
+def add_part(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
+    if obj.type_name.rpartition(".")[2] not in _CONTAINERS and obj.cls is None:
+        return None
+    value = call.arguments.positional[-1] if call.arguments.positional else va.NONE
+    known = first_known(value)
+    added = m.items(known) if isinstance(known, va.Obj) and known.kind in (va.Kind.LIST, va.Kind.TUPLE) else (value,)
+    for part in added:
+        set_part(m, obj, "[]", part, call.node, "append")
+    m.state.set(("c", obj.id), (*m.items(obj), *added)[-12:])
+    if m.loops:
+        m.state.set(("open", obj.id), True)
+    return obj
+
+
+def set_part(m: Machine, whole: va.Obj, name: str, value: va.Value, node: nd.Node, how: str) -> None:
+    """A module gets a part."""
+    for member in va.alternatives(value):
+        if isinstance(member, va.Obj) and member.kind in (va.Kind.MODULE, va.Kind.PARAMETER):
+            m.adopt(member, whole)
+    known = first_known(value)
+    if isinstance(known, va.Obj) and known.kind in (va.Kind.MODULE, va.Kind.PARAMETER, va.Kind.LIST, va.Kind.TUPLE, va.Kind.DICT):
+        m.emit(ev.PartSet, node, module=whole, name=name, value=known, how=how, replaced=m.attribute(whole, name))
+
+
+@method(va.Kind.MODULE, "items", "values", "keys")
+def module_dict(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
+    if obj.type_name.rpartition(".")[2] != "ModuleDict":
+        return None
+    values = [*m.entries(obj).values(), *m.items(obj)] or [m.child(obj, "[]", va.Kind.MODULE)]
+    if call.name == "items":
+        values = [m.sequence((va.Unknown(None), v), None, va.Kind.TUPLE) for v in values]
+    elif call.name == "keys":
+        values = [va.Unknown(None)]
+    return m.sequence(values, call.node, traits=frozenset(["modules"]))
+
+
+@method(va.Kind.MODULE, "no_sync")
+def no_sync(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
+    m.emit(ev.NoSync, call.node, how="no_sync", owner=None, module=obj)
+    return va.Context(None, "no_sync", owner=obj)
+
+
+@method(va.Kind.MODULE, "clip_grad_norm_")
+def fsdp_clip(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
+    before = {o.id: m.gradients(o) for o in m.reached_optimizers({obj.id})}
+    m.emit(ev.Clip, call.node, how="FSDP.clip_grad_norm_", before=before, roots=frozenset([obj.id]))
+    return va.UNKNOWN
+
+
+@method(va.Kind.MODULE, "save_pretrained", "push_to_hub")
+def save_pretrained(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
+    m.emit(
+        ev.Saved, call.node, how=call.name, value=obj, contents=(), path_value=call.first(), arguments=call.arguments
+    )
+    return va.NONE
+
+
+@method(va.Kind.MODULE, "super().__init__")
+def init(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
+    if obj.cls is not None and obj.cls.derives("Sequential", "ModuleList", "ModuleDict"):
+        _fill(m, obj, call)
+    return va.NONE
+
+
+@method(va.Kind.MODULE, "forward", "__call__")
+def forward_directly(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
+    if m.forward is None:
+        m.emit(ev.ApiCall, call.node, name="torch.nn.Module.forward", arguments=call.arguments, receiver=obj)
+    return forward(m, obj, call, "forward" if call.name == "forward" else "call")
+
+
+def other_method(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
+    """Any other method of a module that we do not see: a forward when it gets data."""
+    name = call.name
+    if name in FORWARD_METHODS or obj.origin is not va.Origin.BUILT and m.all_tensors(call.arguments) and not name.startswith(UPDATING):
+        return forward(m, obj, call, "method")
+    return None

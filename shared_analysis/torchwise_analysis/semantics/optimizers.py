@@ -1,0 +1,270 @@
+"""Optimizers, schedulers and gradient scalers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import cast
+
+from torchwise_analysis.interp.abstract import calls, iteration
+from torchwise_analysis.interp.abstract import events as ev
+from torchwise_analysis.interp.abstract import values as va
+from torchwise_analysis.interp.abstract.loops import Loop, LoopKind, Turn
+from torchwise_analysis.interp.abstract.machine import Machine, first_known
+from torchwise_analysis.semantics.registry import Call, fallback, function, method, truth_of
+
+KNOWN_OPTIMIZERS = frozenset(
+    """Adam AdamW SGD RMSprop Adagrad Adadelta Adamax NAdam RAdam LBFGS Rprop ASGD SparseAdam Adafactor Muon
+    FusedAdam FusedLAMB LAMB Lamb Lion AdamW8bit Adam8bit PagedAdamW PagedAdamW8bit PagedAdamW32bit Prodigy
+    Ranger Sophia SophiaG CPUAdam DeepSpeedCPUAdam ZeroRedundancyOptimizer Adan AdaBelief""".split()
+)
+
+
+def build(m: Machine, call: Call) -> va.Value:
+    """An optimizer is constructed."""
+    given = call.get("params", 0)
+    if given is None:
+        given = call.get("optimizer_class") and call.get("params")
+    roots, filtered = parameter_roots(m, given)
+    place = m.place(call.node)
+    replaced = m.was_built(place)
+    obj = m.make(va.Kind.OPTIMIZER, call.node, call.name, arguments=call.arguments)
+    m.owns[obj.id] = roots
+    parts = None
+    if roots is not None:
+        parts = frozenset(o for o in m.objects if any(r in m.lineage(o) for r in roots))
+    m.emit(ev.OptimizerBuilt, call.node, optimizer=obj, owns=roots, parts=parts, replaced=replaced, filtered=filtered)
+    return obj
+
+
+def parameter_roots(m: Machine, value: va.Value | None) -> tuple[frozenset[int] | None, bool]:
+    """Whose parameters a value holds: ids of roots, None when unknown; and whether only some of them."""
+    out: set[int] = set()
+    todo: list[va.Value | None] = [value]
+    filtered = unknown = False
+    steps = 0
+    while todo and steps < 60:
+        steps += 1
+        item = todo.pop()
+        if item is None:
+            unknown = True
+            continue
+        for member in va.alternatives(item):
+            if isinstance(member, va.Parameters):
+                out |= member.roots
+                filtered = filtered or member.filtered
+            elif isinstance(member, va.Obj):
+                if member.kind in (va.Kind.PARAMETER, va.Kind.MODULE):
+                    out.add(member.id)
+                elif member.kind is va.Kind.ITERATOR and member.over:
+                    todo.extend(member.over if member.type_name != "generator" else [None])
+                elif member.kind in (va.Kind.LIST, va.Kind.TUPLE, va.Kind.SET):
+                    todo.extend(m.items(member))
+                elif member.kind is va.Kind.DICT:
+                    entries = m.entries(member)
+                    todo.extend([entries["params"]] if "params" in entries else [*entries.values(), *m.items(member)])
+                else:
+                    unknown = True
+            elif isinstance(member, va.Unknown):
+                unknown = True
+            elif isinstance(member, va.Tensor) and not member.passes:
+                unknown = True
+    if unknown or not out:
+        return None, filtered
+    return frozenset(out), filtered
+
+
+# --------------------------------------------------------------------------- methods
+
+
+def _what(m: Machine, what: str, call: Call, obj: va.Obj) -> None:
+    if m.automatic is not None:
+        m.emit(ev.ManualUnderAutomatic, call.node, what=what)
+    engine = m.engines.get(obj.id)
+    if engine is not None:
+        m.emit(ev.EngineBypassed, call.node, what=what, engine=engine)
+
+
+@method(va.Kind.OPTIMIZER, "zero_grad")
+def zero_grad(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
+    _what(m, "zero_grad", call, obj)
+    m.clear(call.node, [obj])
+    return va.NONE
+
+
+@method(va.Kind.OPTIMIZER, "step")
+def step(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
+    _what(m, "step", call, obj)
+    closure = first_known(call.get("closure", 0) or va.NONE)
+    if isinstance(closure, va.Function):
+        return _closure_step(m, obj, closure, call)
+    m.step(obj, call.node, arguments=call.arguments)
+    return va.NONE
+
+
+def _closure_step(m: Machine, obj: va.Obj, closure: va.Function, call: Call) -> va.Value:
+    """The optimizer calls the closure, perhaps several times, and steps after each."""
+    outer = m.loops
+    loop = Loop(m.place(call.node), LoopKind.CLOSURE, "closure")
+    loop = m._loops.setdefault((m.file, m.line, -id(call.node)), loop)
+    result: va.Value = va.UNKNOWN
+    try:
+        for turn in range(2):
+            m.loops = (*outer, Turn(loop, turn))
+            result = calls.call_function(m, closure, va.NO_ARGUMENTS, call.node)
+            m.loops = outer
+            m.step(obj, call.node, "closure")
+    finally:
+        m.loops = outer
+    return result
+
+
+@method(va.Kind.OPTIMIZER, "first_step", "second_step")
+def sam_step(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
+    """Sharpness-aware minimisation: both halves clear when told to."""
+    if call.name == "second_step":
+        m.step(obj, call.node, arguments=call.arguments)
+    if truth_of(call.get("zero_grad", 0), False) is not False:
+        m.clear(call.node, [obj])
+    return va.NONE
+
+
+@method(va.Kind.OPTIMIZER, "add_param_group")
+def add_param_group(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
+    roots, _ = parameter_roots(m, call.first())
+    owned = m.owns.get(obj.id)
+    m.owns[obj.id] = owned | roots if owned is not None and roots is not None else None
+    return va.NONE
+
+
+@method(va.Kind.OPTIMIZER, "backward")
+def optimizer_backward(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
+    m.backward(call.first(), call.node, how="engine", owner=obj)
+    return va.NONE
+
+
+@fallback(va.Kind.OPTIMIZER)
+def optimizer_other(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
+    return va.UNKNOWN
+
+
+# --------------------------------------------------------------------------- schedulers
+
+
+def build_scheduler(m: Machine, call: Call) -> va.Value:
+    obj = m.make(va.Kind.SCHEDULER, call.node, call.name, arguments=call.arguments)
+    optimizer = next(
+        (v for a in call.arguments for v in va.alternatives(a) if isinstance(v, va.Obj) and v.kind is va.Kind.OPTIMIZER),
+        None,
+    )
+    m.emit(ev.SchedulerBuilt, call.node, scheduler=obj, optimizer=optimizer)
+    return obj
+
+
+@method(va.Kind.SCHEDULER, "step", "step_update")
+def scheduler_step(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
+    stepped = cast("frozenset[bool] | None", m.state.get(("stepped",)))
+    m.emit(
+        ev.SchedulerStep, call.node, scheduler=obj, arguments=call.arguments,
+        optimizer_stepped=stepped or frozenset([False]),
+    )
+    return va.NONE
+
+
+@fallback(va.Kind.SCHEDULER)
+def scheduler_other(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
+    return va.UNKNOWN
+
+
+# --------------------------------------------------------------------------- gradient scaler
+
+
+@function("torch.amp.GradScaler", "torch.cuda.amp.GradScaler", "torch.distributed.fsdp.ShardedGradScaler", "torch.GradScaler")
+def scaler(m: Machine, call: Call) -> va.Value:
+    return m.make(va.Kind.SCALER, call.node, call.name, arguments=call.arguments)
+
+
+def _disabled(obj: va.Obj) -> bool:
+    flag = obj.arguments.get("enabled")
+    return isinstance(flag, va.Const) and flag.value is False
+
+
+@method(va.Kind.SCALER, "scale")
+def scale(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
+    value = call.first()
+    if value is None:
+        return va.UNKNOWN
+    if not m.tensors(value):
+        return va.Tensor(m.link(call.node, "scaled by the GradScaler"), scaled=not _disabled(obj))
+    return m.map_tensors(value, lambda t: replace(t, scaled=not _disabled(obj)))
+
+
+@method(va.Kind.SCALER, "step")
+def scaled_step(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
+    for optimizer in va.alternatives(call.first() or va.UNKNOWN):
+        if isinstance(optimizer, va.Obj) and ("grad", optimizer.id) in m.state.facts:
+            closure = first_known(call.get("closure", 1) or va.NONE)
+            if isinstance(closure, va.Function):
+                calls.call_function(m, closure, va.NO_ARGUMENTS, call.node)
+            m.step(optimizer, call.node, "scaler", obj)
+    return va.UNKNOWN
+
+
+@method(va.Kind.SCALER, "unscale_")
+def unscale(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
+    for optimizer in va.alternatives(call.first() or va.UNKNOWN):
+        if isinstance(optimizer, va.Obj) and ("grad", optimizer.id) in m.state.facts:
+            before = m.gradients(optimizer)
+            m.emit(ev.Unscale, call.node, scaler=obj, optimizer=optimizer, before=before)
+            m.state.set(("grad", optimizer.id), frozenset(replace(a, scaled=False) for a in before))
+    return va.NONE
+
+
+@method(va.Kind.SCALER, "update")
+def update(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
+    m.emit(ev.ScalerUpdate, call.node, scaler=obj)
+    return va.NONE
+
+
+@fallback(va.Kind.SCALER)
+def scaler_other(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
+    # timm's NativeScaler: scaler(loss, optimizer, ...) does backward, unscale, clip, step and update
+    return va.UNKNOWN
+
+
+# --------------------------------------------------------------------------- gradients by hand
+
+
+def gradient_method(m: Machine, value: va.Parameters, call: Call) -> va.Value:
+    """A method of `p.grad`."""
+    name = call.name
+    if name in ("div_", "mul_", "true_divide_", "clamp_", "add_", "copy_"):
+        for optimizer in m.reached_optimizers(value.roots):
+            changed = frozenset(replace(a, divided=True) for a in m.gradients(optimizer))
+            m.state.set(("grad", optimizer.id), changed)
+        return value
+    if name == "zero_":
+        m.clear_module(call.node, value.roots, "grad.zero_()")
+        return value
+    if name in ("detach_", "detach", "to", "float", "cpu", "clone", "data", "view", "flatten"):
+        return value
+    if name in ("norm", "abs", "pow", "max", "mean", "sum", "item", "square"):
+        before = {o.id: m.gradients(o) for o in m.reached_optimizers(value.roots)}
+        m.emit(ev.Clip, call.node, how=f"grad.{name}", before=before, roots=value.roots)
+        return va.Tensor(None)
+    return va.Tensor(None)
+
+
+@function("torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad_value_", "torch.nn.utils.clip_grad_norm",
+          "torch.nn.utils.get_total_norm", "torch.nn.utils.clip_grads_with_norm_")
+def clip(m: Machine, call: Call) -> va.Value:
+    roots, _ = parameter_roots(m, call.get("parameters", 0))
+    reached = m.reached_optimizers(roots) if roots is not None else list(m.optimizers)
+    before = {o.id: m.gradients(o) for o in reached}
+    m.emit(
+        ev.Clip, call.node, how=call.name, before=before, roots=roots,
+        before_managed_backward=m.automatic is not None and "training_step" in m.entry.name,
+    )
+    return va.Tensor(None)
+
+
+__all__ = ["build", "build_scheduler", "gradient_method", "iteration", "parameter_roots"]

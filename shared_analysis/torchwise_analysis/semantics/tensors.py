@@ -1,0 +1,446 @@
+"""Tensors: methods, attributes and torch functions, as far as graphs, activations and scales go."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from torchwise_analysis.interp.abstract import events as ev
+from torchwise_analysis.interp.abstract import values as va
+from torchwise_analysis.interp.abstract.join import join_tensors
+from torchwise_analysis.interp.abstract.machine import Machine, first_known
+from torchwise_analysis.semantics.registry import Call, function, int_of, truth_of
+from torchwise_analysis.source import nodes as nd
+
+# Results that are no longer connected to the graph. [torch.autograd: integer and boolean results
+# never require grad; detach, data and numpy leave it.]
+_TO_HOST = frozenset(["item", "tolist", "numpy", "__float__", "__int__"])
+_DETACHING = frozenset(["detach", "detach_", "data", "numpy"])
+_CUTTING = frozenset(
+    """argmax argmin argsort long int bool byte short char eq ne gt lt ge le isnan isinf isfinite nonzero sign round floor
+    ceil trunc multinomial bernoulli logical_not logical_and logical_or any all equal allclose isclose unique
+    bincount count_nonzero histc searchsorted bucketize""".split()
+)
+_FACTS = frozenset("size dim numel nelement ndimension is_contiguous stride element_size get_device data_ptr is_floating_point".split())
+KEEPING_ACTIVATION = frozenset(
+    """view reshape squeeze unsqueeze flatten transpose permute contiguous to cuda cpu float half clone type T t double
+    type_as expand expand_as repeat bfloat16 mT swapaxes movedim gather index_select masked_select narrow chunk split
+    unbind cat concat stack select requires_grad_ retain_grad view_as unflatten mH H roll flip detach numpy data
+    take_along_dim ravel swapdims moveaxis tile repeat_interleave""".split()
+)
+_SPLITTING = frozenset(["chunk", "split", "unbind", "tensor_split", "hsplit", "vsplit"])
+ACTIVATIONS = {
+    "softmax": "softmax",
+    "log_softmax": "log_softmax",
+    "softmin": "softmax",
+    "sigmoid": "sigmoid",
+    "sigmoid_": "sigmoid",
+    "logsigmoid": "log_sigmoid",
+    "gumbel_softmax": "softmax",
+    "tanh": "tanh",
+    "tanh_": "tanh",
+    "relu": "relu",
+    "relu_": "relu",
+    "clamp": "clamp",
+    "clip": "clamp",
+    "clamp_": "clamp",
+    "hardsigmoid": "sigmoid",
+    "expit": "sigmoid",
+}
+_CREATING = frozenset(
+    """randn zeros ones rand empty full arange tensor as_tensor from_numpy linspace logspace eye randint randperm
+    randn_like zeros_like ones_like rand_like empty_like full_like randint_like FloatTensor LongTensor ByteTensor
+    BoolTensor IntTensor DoubleTensor HalfTensor Tensor normal bernoulli multinomial scalar_tensor complex
+    tril_indices triu_indices hann_window""".split()
+)
+_RANDOM = frozenset("randn rand randint randperm randn_like rand_like normal bernoulli multinomial randint_like".split())
+
+
+# --------------------------------------------------------------------------- helpers
+
+
+def combine(m: Machine, tensors: Sequence[va.Tensor], node: nd.Node | None) -> va.Tensor:
+    """An operation over several tensors: graphs, tokens and sources of all, scales common to all."""
+    del node
+    if not tensors:
+        return va.Tensor(None)
+    out = tensors[0]
+    for other in tensors[1:]:
+        out = join_tensors(out, other)
+    if True not in m.recording():
+        out = replace(out, passes=frozenset())
+    return out
+
+
+def host_read(m: Machine, value: va.Tensor, node: nd.Node, how: str, cut: bool = True) -> None:
+    """The host reads a value: it waits for the device, and what it gets has no graph."""
+    m.emit(ev.HostSync, node, how=how, value=value)
+    if cut and value.passes:
+        m.emit(ev.GraphCut, node, how=how, value=value)
+
+
+def cut(m: Machine, value: va.Tensor, node: nd.Node, how: str, **changes: object) -> va.Tensor:
+    """The value without its graph, remembering where it lost it."""
+    if value.passes:
+        m.emit(ev.GraphCut, node, how=how, value=value)
+    mark = va.Cut(m.place(node), how, value.passes) if value.passes else value.cut
+    evidence = m.link(node, f"{how} leaves the graph", value.evidence) if value.passes else value.evidence
+    return replace(value, passes=frozenset(), tokens=frozenset(), cut=mark, evidence=evidence, **changes)  # type: ignore[arg-type]
+
+
+def dim_argument(call: Call, position: int) -> tuple[int | None, bool]:
+    given = call.get("dim", position) or call.get("axis")
+    if given is None:
+        return None, False
+    known = first_known(given)
+    if isinstance(known, va.Const) and isinstance(known.value, int):
+        return known.value, True
+    return None, True
+
+
+def activate(m: Machine, value: va.Tensor, name: str, node: nd.Node, dim: int | None, given: bool, place: object = None) -> va.Tensor:
+    """Apply an activation and record it."""
+    from torchwise_analysis.findings import Place
+
+    where = place if isinstance(place, Place) else m.place(node)
+    if name in ("softmax", "log_softmax", "sigmoid", "log_sigmoid"):
+        m.emit(ev.ActivationCall, where, name=name, input=value, dim=dim, dim_given=given)
+    activation = va.Activation(name, where, dim, place is not None)
+    recording = True in m.recording()
+    return replace(
+        value,
+        activation=activation,
+        passes=value.passes if recording else frozenset(),
+        evidence=va.Link(where, f"{name} applied here", value.evidence),
+    )
+
+
+def rebind(m: Machine, node: nd.Node, value: va.Value) -> None:
+    """An in-place method changed its receiver: the name or attribute that holds it holds the new value."""
+    from torchwise_analysis.interp.abstract import expressions
+
+    func = node.func if isinstance(node, nd.Call) else None
+    target = func.value if isinstance(func, nd.Attribute) else None
+    if isinstance(target, (nd.Name, nd.Attribute)) and isinstance(value, va.Tensor):
+        if isinstance(target, nd.Attribute) and target.attr in ("data", "grad"):
+            return
+        expressions.assign(m, target, value, node)
+
+
+# --------------------------------------------------------------------------- attributes and methods
+
+
+def attribute(m: Machine, value: va.Tensor, name: str, node: nd.Node) -> va.Value:
+    if name in ("shape", "ndim", "is_cuda", "dtype", "layout", "names", "itemsize", "is_leaf", "requires_grad"):
+        return va.Unknown(None, taint=frozenset([name]))
+    if name == "device":
+        return va.Unknown(value.device or "device")
+    if name == "data":
+        return cut(m, value, node, "data")
+    if name == "grad":
+        return va.Tensor(value.evidence, sources=value.sources)
+    if name == "grad_fn":
+        return va.UNKNOWN
+    if name in ("T", "mT", "H", "mH"):
+        return replace(value, shape=None)
+    if name in ("real", "imag", "values", "indices", "logits", "loss", "last_hidden_state", "sample", "x", "probs"):
+        return replace(value, activation=None if name == "loss" else value.activation)
+    return va.Method(value.evidence, value, name)
+
+
+def call_method(m: Machine, value: va.Tensor, call: Call) -> va.Value:
+    name, node = call.name, call.node
+    if name == "backward":
+        return backward(m, value, call)
+    if name in _TO_HOST and name != "numpy":
+        host_read(m, value, node, name)
+        return va.Unknown(None, taint=value.taint)
+    if name in ("cpu", "numpy"):
+        m.emit(ev.HostSync, node, how=name, value=value)
+        return cut(m, value, node, "numpy", device="cpu") if name == "numpy" else replace(value, device="cpu")
+    if name in _DETACHING:
+        out = cut(m, value, node, "detach")
+        if name == "detach_":
+            rebind(m, node, out)
+        return out
+    if name in _CUTTING:
+        return replace(cut(m, value, node, name, activation=None, shape=None), taint=value.taint | {"integer"})
+    if name in _FACTS:
+        return va.Unknown(None)
+    if name in ("to", "cuda", "type", "half", "float", "double", "bfloat16"):
+        return _moved(m, value, call)
+    if name in ("mean", "sum", "logsumexp", "norm", "prod", "nanmean", "nansum", "std", "var", "amax", "amin"):
+        return _reduced(m, value, name, call)
+    if name in ("max", "min", "topk", "sort", "kthvalue", "median", "mode"):
+        return _selected(m, value, call)
+    if name in ACTIVATIONS:
+        dim, given = dim_argument(call, 0)
+        out = activate(m, value, ACTIVATIONS[name], node, dim, given)
+        if name.endswith("_"):
+            rebind(m, node, out)
+        return out
+    if name in _SPLITTING:
+        return split(m, value, node)
+    if name in KEEPING_ACTIVATION:
+        return _kept(m, value, call)
+    if name in ("div", "div_", "true_divide", "mul", "mul_", "multiply", "divide"):
+        return _scaled(m, value, call)
+    if name in ("requires_grad_",):
+        return value
+    if name == "register_hook":
+        return va.UNKNOWN
+    if name in ("zero_", "fill_", "normal_", "uniform_", "copy_") and name != "copy_":
+        return value
+    out = combine(m, [value, *m.all_tensors(call.arguments)], node)
+    out = replace(out, activation=None, shape=None, taint=out.taint | m.taint(*call.arguments))
+    if name.endswith("_") and not name.endswith("__"):
+        rebind(m, node, out)
+    return out
+
+
+def backward(m: Machine, value: va.Value, call: Call) -> va.Value:
+    retain = call.get("retain_graph", 1)
+    create = call.get("create_graph", 2)
+    keeps = truth_of(retain, False) is not False
+    creates = truth_of(create, False) is not False
+    m.backward(value, call.node, keeps, creates, "tensor")
+    for engine in m.engines_of(value):
+        m.emit(ev.EngineBypassed, call.node, what="backward", engine=engine)
+    if m.automatic is not None:
+        m.emit(ev.ManualUnderAutomatic, call.node, what="backward")
+    return va.NONE
+
+
+def _moved(m: Machine, value: va.Tensor, call: Call) -> va.Tensor:
+    target = first_known(call.first()) if call.first() is not None else None
+    device = "cuda" if call.name == "cuda" else None
+    if isinstance(target, va.Const) and isinstance(target.value, str):
+        device = target.value.partition(":")[0]
+    elif isinstance(target, (va.Unknown, va.Obj)) and target.symbol:
+        device = target.symbol
+    if device is not None:
+        birth = value.evidence.place if value.evidence else None
+        m.emit(ev.Transfer, call.node, value=value, device=device, how=call.name, invariant=False, made=birth)
+        return replace(value, device=device)
+    return value
+
+
+def _reduced(m: Machine, value: va.Tensor, name: str, call: Call) -> va.Tensor:
+    dim, given = dim_argument(call, 0)
+    reduction = {"sum": "sum", "mean": "mean", "nanmean": "mean", "nansum": "sum"}.get(name, value.reduction)
+    if given and name in ("sum", "mean") and value.reduction is not None:
+        reduction = value.reduction
+    del dim
+    factors = value.factors
+    return replace(
+        value,
+        activation=None,
+        reduction=reduction,
+        factors=factors,
+        shape=None if given else (),
+        passes=value.passes if True in m.recording() else frozenset(),
+    )
+
+
+def _selected(m: Machine, value: va.Tensor, call: Call) -> va.Value:
+    dim, given = dim_argument(call, 0)
+    del dim
+    if call.name in ("max", "min") and not given:
+        return replace(combine(m, [value, *m.all_tensors(call.arguments)], call.node), activation=None)
+    indices = replace(value, passes=frozenset(), tokens=frozenset(), activation=None, taint=value.taint | {"integer"})
+    return m.sequence((replace(value, activation=None, shape=None), indices), None, va.Kind.TUPLE)
+
+
+def split(m: Machine, value: va.Tensor, node: nd.Node) -> va.Value:
+    out = m.sequence((replace(value, shape=None),), node, va.Kind.TUPLE, traits=frozenset(["chunks"]))
+    m.state.set(("open", out.id), True)
+    return out
+
+
+def _kept(m: Machine, value: va.Tensor, call: Call) -> va.Tensor:
+    recording = True in m.recording()
+    out = replace(value, shape=_shape_after(value, call), passes=value.passes if recording else frozenset())
+    if call.name in ("clone",):
+        return out
+    return out
+
+
+def _shape_after(value: va.Tensor, call: Call) -> tuple[int | str | None, ...] | None:
+    shape = value.shape
+    if shape is None:
+        return None
+    if call.name in ("contiguous", "clone", "type_as"):
+        return shape
+    position = int_of(call.first())
+    if call.name == "squeeze":
+        if call.first() is None:
+            return tuple(d for d in shape if d != 1) if None not in shape else None
+        if position is not None and -len(shape) <= position < len(shape) and shape[position] == 1:
+            kept = list(shape)
+            del kept[position]
+            return tuple(kept)
+        return shape
+    if call.name == "unsqueeze" and position is not None and -len(shape) - 1 <= position <= len(shape):
+        grown = list(shape)
+        grown.insert(position if position >= 0 else len(shape) + 1 + position, 1)
+        return tuple(grown)
+    if call.name in ("view", "reshape"):
+        sizes = [int_of(a) for a in call.arguments.positional]
+        if sizes and None not in sizes:
+            return tuple(None if s == -1 else s for s in sizes)
+    return None
+
+
+def _scaled(m: Machine, value: va.Tensor, call: Call) -> va.Tensor:
+    from torchwise_analysis.interp.abstract import expressions
+
+    other = call.first()
+    op = "/" if "div" in call.name else "*"
+    out = expressions.operate(m, op, value, other if other is not None else va.UNKNOWN, call.node)
+    result = first_known(out)
+    assert isinstance(result, va.Tensor)
+    if call.name.endswith("_"):
+        rebind(m, call.node, result)
+    return result
+
+
+def compared(m: Machine, value: va.Tensor, node: nd.Node) -> va.Tensor:
+    """A comparison: a boolean tensor without graph."""
+    mark = va.Cut(m.place(node), "comparison", value.passes) if value.passes else value.cut
+    return va.Tensor(
+        value.evidence, cut=mark, sources=value.sources, device=value.device, taint=value.taint | {"mask"}, dtype="bool"
+    )
+
+
+# --------------------------------------------------------------------------- functions
+
+
+@function("torch.softmax", "torch.nn.functional.softmax", "torch.log_softmax", "torch.nn.functional.log_softmax",
+          "torch.sigmoid", "torch.nn.functional.sigmoid", "torch.special.expit", "torch.nn.functional.logsigmoid",
+          "torch.nn.functional.gumbel_softmax", "torch.nn.functional.softmin", "torch.tanh", "torch.nn.functional.tanh",
+          "torch.relu", "torch.nn.functional.relu", "torch.clamp", "torch.clip", "torch.special.softmax",
+          "torch.special.log_softmax", "torch.nn.functional.hardsigmoid")
+def activation(m: Machine, call: Call) -> va.Value:
+    value = call.get("input", 0)
+    found = m.tensors(value)
+    dim, given = dim_argument(call, 1)
+    one = combine(m, found, call.node) if found else va.Tensor(None, sources=m.sources_of((value,)) if value else frozenset())
+    return activate(m, one, ACTIVATIONS[call.last], call.node, dim, given)
+
+
+@function("torch.autograd.backward")
+def autograd_backward(m: Machine, call: Call) -> va.Value:
+    m.backward(call.first(), call.node, truth_of(call.get("retain_graph", 2), False) is not False, how="tensor")
+    return va.NONE
+
+
+@function("torch.autograd.grad", "torch.autograd.functional.jacobian", "torch.autograd.functional.hessian",
+          "torch.autograd.functional.vjp", "torch.autograd.functional.jvp", "torch.autograd.functional.hvp")
+def autograd_grad(m: Machine, call: Call) -> va.Value:
+    creates = truth_of(call.get("create_graph", 3), False) is not False
+    retain = truth_of(call.get("retain_graph", 2), creates) is not False
+    m.backward(call.first(), call.node, retain, creates, "autograd.grad")
+    found = m.all_tensors(call.arguments)
+    inputs = call.get("inputs", 1)
+    if inputs is not None:
+        # gradients at intermediate inputs also use the passes that made those inputs
+        m.backed |= m.passes_of((inputs,))
+    out = replace(combine(m, found, call.node), activation=None) if found else va.Tensor(None)
+    if not creates:
+        out = replace(out, passes=frozenset())
+    return m.sequence((out,), call.node, va.Kind.TUPLE)
+
+
+@function("torch.func.grad", "torch.func.value_and_grad", "torch.func.vjp", "torch.func.jvp", "torch.func.vmap",
+          "torch.func.jacrev", "torch.func.jacfwd", "torch.func.grad_and_value", "torch.vmap", "torch.func.linearize")
+def functional_transform(m: Machine, call: Call) -> va.Value:
+    for value in call.arguments:
+        m.backed |= m.passes_of((value,))
+    return m.make(va.Kind.OPAQUE, call.node, call.name, over=tuple(call.arguments.positional[:1]), traits=frozenset(["functional"]))
+
+
+@function("torch.where", "torch.cat", "torch.concat", "torch.stack", "torch.vstack", "torch.hstack")
+def joined(m: Machine, call: Call) -> va.Value:
+    found = m.all_tensors(call.arguments)
+    if not found:
+        return va.Tensor(None, sources=m.sources_of(call.arguments))
+    out = combine(m, found, call.node)
+    return replace(out, shape=None, activation=out.activation if call.last != "where" else None)
+
+
+@function("torch.chunk", "torch.split", "torch.unbind", "torch.tensor_split")
+def split_function(m: Machine, call: Call) -> va.Value:
+    value = call.first()
+    found = m.tensors(value)
+    if found:
+        return split(m, combine(m, found, call.node), call.node)
+    known = first_known(value) if value is not None else va.UNKNOWN
+    if isinstance(known, va.Obj) and known.kind is va.Kind.OPAQUE:
+        return split_data(m, known, call.node)
+    return split(m, va.Tensor(None), call.node)
+
+
+def split_data(m: Machine, value: va.Obj, node: nd.Node) -> va.Value:
+    out = m.sequence((m.child(value, "[]"),), node, va.Kind.TUPLE, traits=frozenset(["chunks"]))
+    m.state.set(("open", out.id), True)
+    return out
+
+
+@function("torch.tensor", "torch.as_tensor", "torch.from_numpy", "torch.asarray", "torch.FloatTensor", "torch.LongTensor",
+          "torch.Tensor", "torch.scalar_tensor")
+def made(m: Machine, call: Call) -> va.Value:
+    found = [t for t in m.all_tensors(call.arguments) if t.passes]
+    if found and call.last not in ("as_tensor", "asarray"):
+        return cut(m, combine(m, found, call.node), call.node, "tensor()", activation=None)
+    if found:
+        return combine(m, found, call.node)
+    device = call.get("device")
+    known = first_known(device) if device is not None else None
+    name = known.value if isinstance(known, va.Const) else known.symbol if isinstance(known, (va.Unknown, va.Obj)) else "cpu"
+    cuts = [t for t in m.all_tensors(call.arguments) if t.cut]
+    return va.Tensor(
+        m.link(call.node, f"{call.last} makes a new tensor"),
+        cut=cuts[0].cut if cuts else None,
+        device=str(name) if name else None,
+        sources=m.sources_of(call.arguments),
+        taint=m.taint(*call.arguments),
+    )
+
+
+def torch_function(m: Machine, call: Call) -> va.Value:
+    """Any other function of torch on tensors: pure, the result carries graphs and tokens."""
+    last = call.last
+    if last in _CREATING:
+        out = made(m, call)
+        if last in _RANDOM and isinstance(out, va.Tensor):
+            out = replace(out, passes=frozenset(), taint=out.taint | {"random"})
+        return out
+    found = m.all_tensors(call.arguments)
+    if last in ACTIVATIONS and last != "clamp":
+        return activation(m, call)
+    if last in _CUTTING:
+        one = combine(m, found, call.node)
+        return replace(cut(m, one, call.node, last, activation=None), taint=one.taint | {"integer"})
+    if last in ("mean", "sum", "norm", "logsumexp") and found:
+        return _reduced(m, combine(m, found, call.node), last, Call(last, va.Arguments(call.arguments.positional[1:], call.arguments.keywords), call.node))
+    if last in ("max", "min", "topk", "sort", "median", "kthvalue") and found:
+        rest = va.Arguments(call.arguments.positional[1:], call.arguments.keywords)
+        return _selected(m, combine(m, found, call.node), Call(last, rest, call.node))
+    if last in ("div", "mul", "true_divide") and found:
+        first = first_known(call.arguments.positional[0]) if call.arguments.positional else None
+        if isinstance(first, va.Tensor):
+            return _scaled(m, first, Call(last, va.Arguments(call.arguments.positional[1:]), call.node))
+    if last in _FACTS or last in ("is_tensor", "numel", "is_grad_enabled", "equal"):
+        return va.UNKNOWN
+    if found:
+        out = combine(m, found, call.node)
+        kept = out.activation if last in KEEPING_ACTIVATION else None
+        if last == "log":
+            kept = va.Activation("log_softmax", m.place(call.node)) if out.activation and out.activation.name == "softmax" else va.Activation("log", m.place(call.node))
+        return replace(out, activation=kept, shape=None)
+    sources = m.sources_of(call.arguments)
+    pass_ = m.forward[1] if m.forward is not None and True in m.passes[m.forward[1]].forward.grad else None
+    if pass_ is not None and last not in _CREATING:
+        # inside a forward on unknown data: a parameter is usually involved, the pass says it for sure later
+        return m.attach(None, call.arguments, call.node)
+    return va.Tensor(None, sources=sources, taint=m.taint(*call.arguments))
