@@ -32,8 +32,8 @@ class Exit(IntEnum):
 
     OK = 0
     FINDINGS = 1
-    FAILED = 2  # bad usage, nothing to read, an internal error
-    UNREAD = 3  # nothing failing, but some files could not be read or answered
+    FAILED = 2  # bad usage, nothing to read, an internal error that ended the run
+    UNREAD = 3  # nothing failing, but some files could not be read, parsed, fully analysed or answered
     INTERRUPTED = 130  # what a shell expects after Ctrl-C
     PIPE = 141  # the reader of our output went away
 

@@ -57,7 +57,7 @@ exit status:
   0  nothing at or above the failing level (default: certain errors)
   1  findings at or above it
   2  could not run: bad usage or settings, nothing to read, an internal error
-  3  nothing failing, but some files could not be parsed
+  3  nothing failing, but some files could not be parsed or fully analysed; the report names them
 
 Settings come from [tool.torchwise] of the nearest pyproject.toml; options win over them.
 To silence one finding:  # torchwise: ignore[rule-name] -- reason"""
@@ -257,14 +257,9 @@ def _report(options: argparse.Namespace, run: CheckRun, reader: Reader) -> None:
 
 
 def _status(outcome: _Outcome) -> int:
-    from torchwise_analysis.engine import ProblemKind
-
-    kinds = {problem.kind for problem in outcome.run.problems}
     if outcome.is_failing:
         return Exit.FINDINGS
-    if ProblemKind.FAILURE in kinds:
-        return Exit.FAILED
-    return Exit.UNREAD if kinds else Exit.OK
+    return Exit.UNREAD if outcome.run.problems else Exit.OK
 
 
 def _say_nothing_read(inputs: Inputs, problems: Sequence[Problem]) -> None:

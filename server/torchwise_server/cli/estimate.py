@@ -209,14 +209,9 @@ def _report(options: argparse.Namespace, outcome: _Outcome, reader: Reader) -> N
 
 
 def _status(options: argparse.Namespace, outcome: _Outcome) -> int:
-    from torchwise_analysis.engine import ProblemKind
-
     if options.fail_on and _is_failing(outcome, Verdict(options.fail_on)):
         return Exit.FINDINGS
-    kinds = {problem.kind for problem in outcome.problems}
-    if ProblemKind.FAILURE in kinds:
-        return Exit.FAILED
-    return Exit.UNREAD if kinds else Exit.OK
+    return Exit.UNREAD if outcome.problems else Exit.OK
 
 
 def _is_failing(outcome: _Outcome, floor: Verdict) -> bool:

@@ -11,16 +11,19 @@ from rich.console import Console
 from rich.style import Style
 from rich.text import Text
 
-from torchwise_analysis.engine import Problem
+from torchwise_analysis.engine import Problem, ProblemKind
 from torchwise_analysis.findings import Confidence, Edit, Evidence, Finding, Fix, Place, Safety, Severity
 from torchwise_server.reporters.check_run import CheckRun, Sources
 from torchwise_server.reporters.excerpt import excerpt
 from torchwise_server.reporters.words import count, one_line, visible
 
 COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.HINT: "cyan"}
-_SAFETY = {
-    Safety.SAFE: "safe: same values, gradients and updates",
-    Safety.UNSAFE: "changes training, on purpose",
+_SAFETY = {Safety.SAFE: " (safe: same values, gradients and updates)", Safety.UNSAFE: " (only when asked)"}
+_PROBLEMS = {
+    ProblemKind.UNREADABLE: "not read",
+    ProblemKind.SYNTAX: "not parsed",
+    ProblemKind.UNANSWERED: "not answered",
+    ProblemKind.FAILURE: "internal error",
 }
 _DIFF_STYLES = {"-": "red", "+": "green", " ": "dim"}
 _MOST_DIFF_LINES = 8
@@ -56,7 +59,7 @@ class _Writer:
         self.print(Text())
         self._marked(finding.place, gutter, f"bold {colour}")
         for number, link in enumerate(finding.evidence, start=1):
-            self._evidence(number, link, finding.place.path, gutter)
+            self._evidence(number, link, finding.place, gutter)
         for other in finding.also:
             line = self._position(other.place, finding.place.path)
             self.wrapped(Text(f"also {other.rule} ({line}): {visible(other.message)}", style="dim"), indent=2)
@@ -101,11 +104,12 @@ class _Writer:
         cell = self.sources.cell(place.path, place.span.line)
         return str(place.span.line + 1 if cell is None else cell[1])
 
-    def _evidence(self, number: int, link: Evidence, home: str, gutter: int) -> None:
+    def _evidence(self, number: int, link: Evidence, finding: Place, gutter: int) -> None:
         note = Text(f"  {number}. ", style="bold")
-        note.append(self._position(link.place, home), style="bold").append(": ").append(visible(link.message))
-        self.wrapped(note, indent=0, hanging=5)
-        self._marked(link.place, gutter, "dim")
+        note.append(self._position(link.place, finding.path), style="bold").append(": ")
+        self.wrapped(note.append(visible(link.message)), indent=0, hanging=5)
+        if link.place != finding:  # that source stands right above
+            self._marked(link.place, gutter, "dim")
 
     def _marked(self, place: Place, gutter: int, style: str) -> None:
         """The source line of a place with carets below; nothing where the file cannot be read."""
@@ -134,7 +138,8 @@ class _Writer:
             self.wrapped(Text("  advice: ", style="bold").append(visible(fix.title)), indent=0, hanging=10)
             return
         heading = Text("  fix: ", style="bold green").append(visible(fix.title))
-        heading.append(f" ({_SAFETY[fix.safety]})", style="dim")
+        if "changes training" not in fix.title:
+            heading.append(_SAFETY[fix.safety], style="dim")
         self.wrapped(heading, indent=0, hanging=7)
         for path in dict.fromkeys(edit.place.path for edit in fix.edits):
             rows = self._diff(path, [edit for edit in fix.edits if edit.place.path == path])
@@ -170,7 +175,7 @@ class _Writer:
     def problem(self, problem: Problem) -> None:
         name = one_line(self.sources.name(problem.path))
         where = name if problem.line is None else f"{name}:{problem.line + 1}"
-        text = Text(where, style="bold").append("  not read  ", style="bold magenta")
+        text = Text(where, style="bold").append(f"  {_PROBLEMS[problem.kind]}  ", style="bold magenta")
         self.wrapped(text.append(visible(problem.message)), indent=0, hanging=2)
         self.print(Text())
 
@@ -202,6 +207,8 @@ class _Writer:
         lead = indent if hanging is None else hanging
         width = max(20, self.console.width - lead)
         first, *rest = text.wrap(self.console, width)
+        for line in (first, *rest):
+            line.rstrip()
         self.print(Text(" " * indent).append_text(first))
         for line in rest:
             self.print(Text(" " * lead).append_text(line))
@@ -223,7 +230,7 @@ def _summary(run: CheckRun) -> Text:
         text.append(f"; {run.hidden} more possible, not shown (--min-confidence possible)")
     if run.problems:
         files = len({problem.path for problem in run.problems})
-        text.append(f"; {count(files, 'file')} not fully read", style="magenta")
+        text.append(f"; {count(files, 'file')} not fully analysed", style="magenta")
     return text.append(".")
 
 

@@ -101,7 +101,7 @@ def test_broken_syntax_is_a_status_of_its_own(cli: Cli, tmp_path: Path, validate
     validate("check", result.json())
     assert result.status == 3
     assert [(item["path"], item["line"]) for item in result.json()["problems"]] == [("broken.py", 2)]
-    assert "broken.py:2  not read" in cli("check", ".").out
+    assert "broken.py:2  not parsed" in cli("check", ".").out
 
 
 def test_a_finding_outranks_broken_syntax(cli: Cli, tmp_path: Path) -> None:
@@ -116,12 +116,14 @@ def test_broken_syntax_of_a_named_file_is_reported_even_without_torch(cli: Cli, 
     assert cli("check", "plain.py").status == 3
 
 
-def test_a_contained_crash_is_an_internal_error(cli: Cli, tmp_path: Path) -> None:
+def test_a_contained_crash_is_named_and_the_other_files_stand(cli: Cli, tmp_path: Path) -> None:
     write(tmp_path, "a.py", "import torch  # crash\n")
     write(tmp_path, "b.py", CLEAN)
     result = cli("check", ".")
-    assert result.status == 2
-    assert "the analysis failed" in result.out
+    assert result.status == 3
+    assert "a.py  internal error  the analysis failed" in result.out
+    write(tmp_path, "c.py", FAULTY)
+    assert cli("check", ".").status == 1
 
 
 @pytest.mark.parametrize("arguments", [["nothing.py"], ["*.zzz"], ["empty"], ["lib"]])
