@@ -19,6 +19,19 @@ from . import (
 )
 
 MODULES = (
-    attention, autograd, convolution, embedding, factories, indexing, linalg, losses, matmul, normalization, pointwise,
-    pooling, random, reductions, views,
-)  # fmt: skip
+    attention,
+    autograd,
+    convolution,
+    embedding,
+    factories,
+    indexing,
+    linalg,
+    losses,
+    matmul,
+    normalization,
+    pointwise,
+    pooling,
+    random,
+    reductions,
+    views,
+)

@@ -31,14 +31,26 @@ FLASH, EFFICIENT, MATH = "flash", "efficient", "math"
 
 @operator("torch.nn.functional.scaled_dot_product_attention", "torch._C._nn.scaled_dot_product_attention")
 def scaled_dot_product_attention(
-    w: World, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
-    is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False,
-) -> Tensor:  # fmt: skip
+    w: World,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
     """Of the autocast class "lower precision"; operands are cast one by one, also where they are views of one."""
     name = "torch.nn.functional.scaled_dot_product_attention"
     q, k, v = low(w, query), low(w, key), low(w, value)
     _check(name, q, k, v, attn_mask, is_causal, enable_gqa)
-    if attn_mask is not None and attn_mask.dtype.category >= dtypes.FLOATING and attn_mask.dtype is not q.dtype:
+    if (
+        attn_mask is not None
+        and attn_mask.dtype.category >= dtypes.FLOATING
+        and attn_mask.dtype is not q.dtype
+    ):
         attn_mask = low(w, attn_mask)
     backend = choose_backend(w, q, k, v, attn_mask, dropout_p, is_causal, enable_gqa)
     if attn_mask is not None and attn_mask.dtype is dtypes.boolean:
@@ -59,20 +71,30 @@ def _check(
     name: str, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool, enable_gqa: bool
 ) -> None:
     if min(q.ndim, k.ndim, v.ndim) < 2 or q.shape[-1] != k.shape[-1] or k.shape[-2] != v.shape[-2]:
-        raise Unsupported(name, f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}; torch raises here")
+        raise Unsupported(
+            name, f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}; torch raises here"
+        )
     if not q.dtype is k.dtype is v.dtype:
         raise Unsupported(name, f"q {q.dtype}, k {k.dtype}, v {v.dtype}; torch raises here")
     if mask is not None and is_causal:
         raise Unsupported(name, "attn_mask and is_causal together; torch raises here")
     if not enable_gqa and broadcast(q.shape[:-2], k.shape[:-2]) is None:
-        raise Unsupported(name, f"{q.shape[-3]} query heads by {k.shape[-3]} without enable_gqa; torch raises here")
+        raise Unsupported(
+            name, f"{q.shape[-3]} query heads by {k.shape[-3]} without enable_gqa; torch raises here"
+        )
 
 
 def choose_backend(
-    w: World, q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None, dropout_p: float, is_causal: bool,
+    w: World,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    attn_mask: Tensor | None,
+    dropout_p: float,
+    is_causal: bool,
     enable_gqa: bool,
-) -> str:  # fmt: skip
-    """"flash", "efficient" or "math", in torch's order of preference among what the card and the program allow."""
+) -> str:
+    """ "flash", "efficient" or "math", in torch's order of preference among what the card and the program allow."""
     if not q.device.on_card:
         return MATH if dropout_p > 0 else FLASH
     if FLASH in w.sdpa_backends and _flash_can(w, q, k, v, attn_mask, is_causal, enable_gqa):
@@ -81,7 +103,9 @@ def choose_backend(
         return EFFICIENT
     if MATH in w.sdpa_backends:
         return MATH
-    raise Unsupported("torch.nn.functional.scaled_dot_product_attention", "no allowed kernel fits; torch raises here")
+    raise Unsupported(
+        "torch.nn.functional.scaled_dot_product_attention", "no allowed kernel fits; torch raises here"
+    )
 
 
 def _flash_can(
@@ -167,7 +191,11 @@ class _FusedBack:
         ]
         if self.mask is not None:
             results.append(w.new(self.mask, dtype, f"{self.kind}_attention_dmask", device))
-        held = [w.new((size,), dtypes.uint8, f"{self.kind} attention workspace", device) for size in self.scratch if size]
+        held = [
+            w.new((size,), dtypes.uint8, f"{self.kind} attention workspace", device)
+            for size in self.scratch
+            if size
+        ]
         held.clear()
         return results
 
@@ -220,7 +248,14 @@ def _efficient(w: World, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -
     delta = 4 * batch * heads * _up(tokens, 32)
     trained = mask.shape if mask is not None and mask.requires_grad else None
     back = _FusedBack(EFFICIENT, (q.shape, k.shape, v.shape), trained, (accumulated, delta))
-    record(w, "efficient_attention", (q, k, v, mask)[: 4 if trained else 3], (q, k, v, result, logsumexp, mask, *seeds), back, result)
+    record(
+        w,
+        "efficient_attention",
+        (q, k, v, mask)[: 4 if trained else 3],
+        (q, k, v, result, logsumexp, mask, *seeds),
+        back,
+        result,
+    )
     return result
 
 
@@ -242,7 +277,14 @@ def _as_float_mask(w: World, mask: Tensor, like: Tensor) -> Tensor:
 
 
 def _math(
-    w: World, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout_p: float, is_causal: bool, enable_gqa: bool
+    w: World,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    dropout_p: float,
+    is_causal: bool,
+    enable_gqa: bool,
 ) -> Tensor:
     """Score-sized tensors, in fp32 also for half inputs (`_scaled_dot_product_attention_math`)."""
     from .matmul import matmul
@@ -284,7 +326,9 @@ class SdpaKernels:
 
     def __init__(self, backends: object) -> None:
         listed = backends if isinstance(backends, list | tuple | set | frozenset) else [backends]
-        self.allowed = frozenset(name for item in listed for key, name in _BACKEND_NAMES.items() if key in str(item))
+        self.allowed = frozenset(
+            name for item in listed for key, name in _BACKEND_NAMES.items() if key in str(item)
+        )
         self._outer: list[frozenset[str]] = []
 
     def enter(self, w: World) -> object:
@@ -296,5 +340,9 @@ class SdpaKernels:
         w.sdpa_backends = self._outer.pop()
 
 
-_BACKEND_NAMES = {"FLASH_ATTENTION": FLASH, "EFFICIENT_ATTENTION": EFFICIENT, "MATH": MATH, "CUDNN_ATTENTION": FLASH}
-
+_BACKEND_NAMES = {
+    "FLASH_ATTENTION": FLASH,
+    "EFFICIENT_ATTENTION": EFFICIENT,
+    "MATH": MATH,
+    "CUDNN_ATTENTION": FLASH,
+}

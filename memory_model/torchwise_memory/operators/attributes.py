@@ -40,10 +40,14 @@ def _set_grad(w: World, tensor: Tensor, value: object) -> None:
 def _set_requires_grad(w: World, tensor: Tensor, value: object) -> None:
     if tensor.node is not None:
         if not value:
-            raise Unsupported("Tensor.requires_grad", "cannot be switched off for a tensor with a graph; torch raises here")
+            raise Unsupported(
+                "Tensor.requires_grad", "cannot be switched off for a tensor with a graph; torch raises here"
+            )
         return
     if value and not tensor.dtype.is_differentiable:
-        raise Unsupported("Tensor.requires_grad", f"{tensor.dtype} tensors have no gradient; torch raises here")
+        raise Unsupported(
+            "Tensor.requires_grad", f"{tensor.dtype} tensors have no gradient; torch raises here"
+        )
     tensor.requires_grad = bool(value)
 
 
@@ -99,4 +103,3 @@ TENSOR_ATTRIBUTES = MappingProxyType(
         "layout": _constant("torch.strided"),
     }
 )
-

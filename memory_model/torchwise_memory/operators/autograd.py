@@ -45,14 +45,20 @@ def _refuse_create_graph(name: str, create_graph: bool) -> None:
 def _check_scalar(tensors: Sequence[Tensor], gradients: Sequence[Tensor | None] | None, name: str) -> None:
     for i, tensor in enumerate(tensors):
         if (gradients is None or gradients[i] is None) and tensor.numel != 1:
-            raise Unsupported(name, f"no gradient given for a tensor of shape {tuple(tensor.shape)}; torch raises here")
+            raise Unsupported(
+                name, f"no gradient given for a tensor of shape {tuple(tensor.shape)}; torch raises here"
+            )
 
 
 @method("backward")
 def backward(
-    w: World, self: Tensor, gradient: Tensor | None = None, retain_graph: bool | None = None,
-    create_graph: bool = False, inputs: object = None,
-) -> None:  # fmt: skip
+    w: World,
+    self: Tensor,
+    gradient: Tensor | None = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    inputs: object = None,
+) -> None:
     _refuse_create_graph("Tensor.backward", create_graph)
     _check_scalar([self], [gradient], "Tensor.backward")
     only = None if inputs is None else _tensors(inputs, "Tensor.backward")
@@ -61,23 +67,36 @@ def backward(
 
 @operator("torch.autograd.backward")
 def autograd_backward(
-    w: World, tensors: object, grad_tensors: object = None, retain_graph: bool | None = None,
-    create_graph: bool = False, grad_variables: object = None, inputs: object = None,
-) -> None:  # fmt: skip
+    w: World,
+    tensors: object,
+    grad_tensors: object = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    grad_variables: object = None,
+    inputs: object = None,
+) -> None:
     name = "torch.autograd.backward"
     _refuse_create_graph(name, create_graph)
     roots = _tensors(tensors, name)
     gradients = _gradients(grad_tensors, len(roots), name)
     _check_scalar(roots, gradients, name)
-    engine.backward(w, roots, gradients, bool(retain_graph), None if inputs is None else _tensors(inputs, name))
+    engine.backward(
+        w, roots, gradients, bool(retain_graph), None if inputs is None else _tensors(inputs, name)
+    )
 
 
 @operator("torch.autograd.grad")
 def autograd_grad(
-    w: World, outputs: object, inputs: object, grad_outputs: object = None, retain_graph: bool | None = None,
-    create_graph: bool = False, allow_unused: bool | None = None, is_grads_batched: bool = False,
+    w: World,
+    outputs: object,
+    inputs: object,
+    grad_outputs: object = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    allow_unused: bool | None = None,
+    is_grads_batched: bool = False,
     materialize_grads: bool = False,
-) -> tuple[Tensor | None, ...]:  # fmt: skip
+) -> tuple[Tensor | None, ...]:
     name = "torch.autograd.grad"
     _refuse_create_graph(name, create_graph)
     roots = _tensors(outputs, name)
@@ -89,9 +108,13 @@ def autograd_grad(
             raise Unsupported(name, "an input does not require a gradient; torch raises here")
     results = engine.grad(w, roots, wanted, gradients, bool(retain_graph))
     if materialize_grads:
-        return tuple(w.like(t, "zeros_like") if g is None else g for g, t in zip(results, wanted, strict=True))
+        return tuple(
+            w.like(t, "zeros_like") if g is None else g for g, t in zip(results, wanted, strict=True)
+        )
     if not allow_unused and any(result is None for result in results):
-        raise Unsupported(name, "an input was not used in the graph; torch raises here without allow_unused=True")
+        raise Unsupported(
+            name, "an input was not used in the graph; torch raises here without allow_unused=True"
+        )
     return tuple(results)
 
 
@@ -136,7 +159,9 @@ def register_hook(w: World, self: Tensor, hook: Callable[..., Tensor | None]) ->
 def register_post_accumulate_grad_hook(w: World, self: Tensor, hook: Callable[..., None]) -> NullContext:
     """hook(world, parameter), after its `.grad` was updated."""
     if self.node is not None:
-        raise Unsupported("Tensor.register_post_accumulate_grad_hook", "the tensor is not a leaf; torch raises here")
+        raise Unsupported(
+            "Tensor.register_post_accumulate_grad_hook", "the tensor is not a leaf; torch raises here"
+        )
     self.accumulated_hooks = [*(self.accumulated_hooks or ()), hook]
     return NullContext()
 
@@ -199,7 +224,11 @@ def is_inference_mode_enabled(w: World) -> bool:
 
 @operator("torch.autocast", "torch.amp.autocast", "torch.amp.autocast_mode.autocast")
 def autocast(
-    w: World, device_type: str, dtype: DType | None = None, enabled: bool = True, cache_enabled: bool | None = None
+    w: World,
+    device_type: str,
+    dtype: DType | None = None,
+    enabled: bool = True,
+    cache_enabled: bool | None = None,
 ) -> Autocast:
     default = dtypes.bfloat16 if device_type == "cpu" else dtypes.float16
     kept = w.autocast_cache_enabled if cache_enabled is None else cache_enabled
@@ -207,12 +236,16 @@ def autocast(
 
 
 @operator("torch.cuda.amp.autocast")
-def cuda_autocast(w: World, enabled: bool = True, dtype: DType = dtypes.float16, cache_enabled: bool = True) -> Autocast:
+def cuda_autocast(
+    w: World, enabled: bool = True, dtype: DType = dtypes.float16, cache_enabled: bool = True
+) -> Autocast:
     return Autocast("cuda", dtype if enabled else None, cache_enabled)
 
 
 @operator("torch.cpu.amp.autocast")
-def cpu_autocast(w: World, enabled: bool = True, dtype: DType = dtypes.bfloat16, cache_enabled: bool = True) -> Autocast:
+def cpu_autocast(
+    w: World, enabled: bool = True, dtype: DType = dtypes.bfloat16, cache_enabled: bool = True
+) -> Autocast:
     return Autocast("cpu", dtype if enabled else None, cache_enabled)
 
 
@@ -238,20 +271,34 @@ def clear_autocast_cache(w: World) -> None:
 
 @operator("torch.utils.checkpoint.checkpoint")
 def checkpoint(
-    w: World, function: Callable[..., object], *args: object, use_reentrant: bool | None = None,
-    context_fn: object = None, determinism_check: str = "default", debug: bool = False,
-    early_stop: bool = True, preserve_rng_state: bool = True, **kwargs: object,
-) -> object:  # fmt: skip
+    w: World,
+    function: Callable[..., object],
+    *args: object,
+    use_reentrant: bool | None = None,
+    context_fn: object = None,
+    determinism_check: str = "default",
+    debug: bool = False,
+    early_stop: bool = True,
+    preserve_rng_state: bool = True,
+    **kwargs: object,
+) -> object:
     """`function` is called with args and kwargs, and again when the backward reaches the region."""
     if context_fn is not None:
-        raise Unsupported("torch.utils.checkpoint.checkpoint", "context_fn (selective checkpointing) is not modelled")
+        raise Unsupported(
+            "torch.utils.checkpoint.checkpoint", "context_fn (selective checkpointing) is not modelled"
+        )
     # None still means reentrant in every released version that accepts it without an error.
     return run_checkpointed(w, function, args, kwargs, reentrant=use_reentrant is None or bool(use_reentrant))
 
 
 @operator("torch.utils.checkpoint.checkpoint_sequential")
 def checkpoint_sequential(
-    w: World, functions: object, segments: int, input: object, use_reentrant: bool | None = None, **kwargs: object
+    w: World,
+    functions: object,
+    segments: int,
+    input: object,
+    use_reentrant: bool | None = None,
+    **kwargs: object,
 ) -> object:
     """`functions` are callables in order; all segments but the last are checkpointed."""
     name = "torch.utils.checkpoint.checkpoint_sequential"
@@ -262,7 +309,9 @@ def checkpoint_sequential(
     for start in range(0, size * (extent(segments) - 1), size):
         end = start + size - 1
         body = _chain(functions[start : end + 1])
-        input = run_checkpointed(w, body, (input,), {}, reentrant=use_reentrant is None or bool(use_reentrant))
+        input = run_checkpointed(
+            w, body, (input,), {}, reentrant=use_reentrant is None or bool(use_reentrant)
+        )
     return _chain(functions[end + 1 :])(input)
 
 

@@ -36,9 +36,14 @@ class _ConvBack:
     __slots__ = ("channels_last", "needs", "shapes", "strides", "workspace_bytes")
 
     def __init__(
-        self, x: Tensor, weight: Tensor, needs: tuple[bool, bool, bool], channels_last: bool, channels: int,
+        self,
+        x: Tensor,
+        weight: Tensor,
+        needs: tuple[bool, bool, bool],
+        channels_last: bool,
+        channels: int,
         workspace_bytes: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.shapes: tuple[Shape, Shape, Shape] = (x.shape, weight.shape, (channels,))
         self.needs = needs
         self.channels_last = channels_last
@@ -61,7 +66,14 @@ _GRADIENT_NAMES = ("convolution_dx", "convolution_dw", "convolution_db")
 
 
 def _convolve(
-    w: World, name: str, input: Tensor, weight: Tensor, bias: Tensor | None, spatial: Shape, out_channels: int, groups: int
+    w: World,
+    name: str,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    spatial: Shape,
+    out_channels: int,
+    groups: int,
 ) -> Tensor:
     """The node that all convolutions share. Keeps input and weight."""
     x, kernel = input, weight
@@ -94,9 +106,17 @@ def workspace(x: Tensor, weight: Tensor, result: Tensor, channels_last: bool, gr
 
 
 def _conv(
-    w: World, name: str, dims: int, input: Tensor, weight: Tensor, bias: Tensor | None, stride: object, padding: object,
-    dilation: object, groups: object,
-) -> Tensor:  # fmt: skip
+    w: World,
+    name: str,
+    dims: int,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: object,
+    padding: object,
+    dilation: object,
+    groups: object,
+) -> Tensor:
     x, kernel = low(w, input), low(w, weight)
     offset = None if bias is None else low(w, bias)
     single = x.ndim == dims + 1
@@ -108,7 +128,9 @@ def _conv(
         raise Unsupported(name, f"input {tuple(x.shape)} and weight {tuple(kernel.shape)}; torch raises here")
     parts = extent(groups, name)
     if x.shape[1] != kernel.shape[1] * parts:
-        raise Unsupported(name, f"{x.shape[1]} channels by {kernel.shape[1]} x {parts} groups; torch raises here")
+        raise Unsupported(
+            name, f"{x.shape[1]} channels by {kernel.shape[1]} x {parts} groups; torch raises here"
+        )
     steps, holes = spread(stride, dims, name), spread(dilation, dims, name)
     sizes = kernel.shape[2:]
     pads = _padding(padding, sizes, holes, name)
@@ -135,32 +157,59 @@ def _padding(padding: object, sizes: Shape, holes: Shape, name: str) -> list[tup
 
 @operator("torch.nn.functional.conv1d", "torch.conv1d")
 def conv1d(
-    w: World, input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: object = 1, padding: object = 0,
-    dilation: object = 1, groups: int = 1,
-) -> Tensor:  # fmt: skip
+    w: World,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: object = 1,
+    padding: object = 0,
+    dilation: object = 1,
+    groups: int = 1,
+) -> Tensor:
     return _conv(w, "torch.nn.functional.conv1d", 1, input, weight, bias, stride, padding, dilation, groups)
 
 
 @operator("torch.nn.functional.conv2d", "torch.conv2d")
 def conv2d(
-    w: World, input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: object = 1, padding: object = 0,
-    dilation: object = 1, groups: int = 1,
-) -> Tensor:  # fmt: skip
+    w: World,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: object = 1,
+    padding: object = 0,
+    dilation: object = 1,
+    groups: int = 1,
+) -> Tensor:
     return _conv(w, "torch.nn.functional.conv2d", 2, input, weight, bias, stride, padding, dilation, groups)
 
 
 @operator("torch.nn.functional.conv3d", "torch.conv3d")
 def conv3d(
-    w: World, input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: object = 1, padding: object = 0,
-    dilation: object = 1, groups: int = 1,
-) -> Tensor:  # fmt: skip
+    w: World,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: object = 1,
+    padding: object = 0,
+    dilation: object = 1,
+    groups: int = 1,
+) -> Tensor:
     return _conv(w, "torch.nn.functional.conv3d", 3, input, weight, bias, stride, padding, dilation, groups)
 
 
 def _conv_transpose(
-    w: World, name: str, dims: int, input: Tensor, weight: Tensor, bias: Tensor | None, stride: object,
-    padding: object, output_padding: object, groups: object, dilation: object,
-) -> Tensor:  # fmt: skip
+    w: World,
+    name: str,
+    dims: int,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: object,
+    padding: object,
+    output_padding: object,
+    groups: object,
+    dilation: object,
+) -> Tensor:
     x, kernel = low(w, input), low(w, weight)
     offset = None if bias is None else low(w, bias)
     parts = extent(groups, name)
@@ -169,36 +218,62 @@ def _conv_transpose(
     spatial = tuple(
         (size - 1) * step - 2 * pad + hole * (k - 1) + extra + 1
         for size, step, pad, hole, k, extra in zip(
-            x.shape[2:], spread(stride, dims, name), spread(padding, dims, name), spread(dilation, dims, name),
-            kernel.shape[2:], spread(output_padding, dims, name), strict=True,
+            x.shape[2:],
+            spread(stride, dims, name),
+            spread(padding, dims, name),
+            spread(dilation, dims, name),
+            kernel.shape[2:],
+            spread(output_padding, dims, name),
+            strict=True,
         )
-    )  # fmt: skip
+    )
     return _convolve(w, name, x, kernel, offset, spatial, kernel.shape[1] * parts, parts)
 
 
 @operator("torch.nn.functional.conv_transpose1d", "torch.conv_transpose1d")
 def conv_transpose1d(
-    w: World, input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: object = 1, padding: object = 0,
-    output_padding: object = 0, groups: int = 1, dilation: object = 1,
-) -> Tensor:  # fmt: skip
+    w: World,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: object = 1,
+    padding: object = 0,
+    output_padding: object = 0,
+    groups: int = 1,
+    dilation: object = 1,
+) -> Tensor:
     name = "torch.nn.functional.conv_transpose1d"
     return _conv_transpose(w, name, 1, input, weight, bias, stride, padding, output_padding, groups, dilation)
 
 
 @operator("torch.nn.functional.conv_transpose2d", "torch.conv_transpose2d")
 def conv_transpose2d(
-    w: World, input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: object = 1, padding: object = 0,
-    output_padding: object = 0, groups: int = 1, dilation: object = 1,
-) -> Tensor:  # fmt: skip
+    w: World,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: object = 1,
+    padding: object = 0,
+    output_padding: object = 0,
+    groups: int = 1,
+    dilation: object = 1,
+) -> Tensor:
     name = "torch.nn.functional.conv_transpose2d"
     return _conv_transpose(w, name, 2, input, weight, bias, stride, padding, output_padding, groups, dilation)
 
 
 @operator("torch.nn.functional.conv_transpose3d", "torch.conv_transpose3d")
 def conv_transpose3d(
-    w: World, input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: object = 1, padding: object = 0,
-    output_padding: object = 0, groups: int = 1, dilation: object = 1,
-) -> Tensor:  # fmt: skip
+    w: World,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: object = 1,
+    padding: object = 0,
+    output_padding: object = 0,
+    groups: int = 1,
+    dilation: object = 1,
+) -> Tensor:
     name = "torch.nn.functional.conv_transpose3d"
     return _conv_transpose(w, name, 3, input, weight, bias, stride, padding, output_padding, groups, dilation)
 
@@ -218,11 +293,18 @@ class _ShapedBack:
 
 @operator("torch.nn.functional.unfold")
 def unfold(
-    w: World, input: Tensor, kernel_size: object, dilation: object = 1, padding: object = 0, stride: object = 1
+    w: World,
+    input: Tensor,
+    kernel_size: object,
+    dilation: object = 1,
+    padding: object = 0,
+    stride: object = 1,
 ) -> Tensor:
     name = "torch.nn.functional.unfold"
     sizes = spread(kernel_size, 2, name)
-    blocks = _blocks(input.shape[-2:], sizes, spread(dilation, 2, name), spread(padding, 2, name), spread(stride, 2, name))
+    blocks = _blocks(
+        input.shape[-2:], sizes, spread(dilation, 2, name), spread(padding, 2, name), spread(stride, 2, name)
+    )
     shape = (*input.shape[:-3], input.shape[-3] * prod(sizes), prod(blocks))
     result = w.new(shape, input.dtype, "im2col", input.storage.device)
     record(w, "im2col", (input,), (), _ShapedBack("col2im", input.shape), result)
@@ -231,9 +313,14 @@ def unfold(
 
 @operator("torch.nn.functional.fold")
 def fold(
-    w: World, input: Tensor, output_size: object, kernel_size: object, dilation: object = 1, padding: object = 0,
+    w: World,
+    input: Tensor,
+    output_size: object,
+    kernel_size: object,
+    dilation: object = 1,
+    padding: object = 0,
     stride: object = 1,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     name = "torch.nn.functional.fold"
     sizes = spread(kernel_size, 2, name)
     shape = (*input.shape[:-2], input.shape[-2] // prod(sizes), *spread(output_size, 2, name))

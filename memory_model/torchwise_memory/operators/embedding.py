@@ -32,14 +32,24 @@ class _EmbeddingBack:
 
 @operator("torch.nn.functional.embedding")
 def embedding(
-    w: World, input: Tensor, weight: Tensor, padding_idx: int | None = None, max_norm: float | None = None,
-    norm_type: float = 2.0, scale_grad_by_freq: bool = False, sparse: bool = False,
-) -> Tensor:  # fmt: skip
+    w: World,
+    input: Tensor,
+    weight: Tensor,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Tensor:
     """Keeps the indices."""
     if input.dtype.category != dtypes.INTEGER:
-        raise Unsupported("torch.nn.functional.embedding", f"indices of type {input.dtype}; torch raises here")
+        raise Unsupported(
+            "torch.nn.functional.embedding", f"indices of type {input.dtype}; torch raises here"
+        )
     if weight.ndim != 2:
-        raise Unsupported("torch.nn.functional.embedding", f"a table of shape {tuple(weight.shape)}; torch raises here")
+        raise Unsupported(
+            "torch.nn.functional.embedding", f"a table of shape {tuple(weight.shape)}; torch raises here"
+        )
     if input.storage.device != weight.storage.device:
         raise Unsupported(
             "torch.nn.functional.embedding",
@@ -61,17 +71,31 @@ class _SparseBack:
 
 @operator("torch.embedding")
 def torch_embedding(
-    w: World, weight: Tensor, indices: Tensor, padding_idx: int = -1, scale_grad_by_freq: bool = False, sparse: bool = False
+    w: World,
+    weight: Tensor,
+    indices: Tensor,
+    padding_idx: int = -1,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
 ) -> Tensor:
     return embedding(w, indices, weight, None, None, 2.0, scale_grad_by_freq, sparse)
 
 
 @operator("torch.nn.functional.embedding_bag")
 def embedding_bag(
-    w: World, input: Tensor, weight: Tensor, offsets: Tensor | None = None, max_norm: float | None = None,
-    norm_type: float = 2, scale_grad_by_freq: bool = False, mode: str = "mean", sparse: bool = False,
-    per_sample_weights: Tensor | None = None, include_last_offset: bool = False, padding_idx: int | None = None,
-) -> Tensor:  # fmt: skip
+    w: World,
+    input: Tensor,
+    weight: Tensor,
+    offsets: Tensor | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2,
+    scale_grad_by_freq: bool = False,
+    mode: str = "mean",
+    sparse: bool = False,
+    per_sample_weights: Tensor | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int | None = None,
+) -> Tensor:
     """One row a bag. Keeps indices, offsets and where each index belongs."""
     if input.ndim == 2:
         bags = input.shape[0]
@@ -93,6 +117,8 @@ def one_hot(w: World, input: Tensor, num_classes: int = -1) -> Tensor:
     if classes < 0:
         known = values_of(input)
         if not known:
-            raise Unsupported("torch.nn.functional.one_hot", "num_classes is not given and the largest index not known")
+            raise Unsupported(
+                "torch.nn.functional.one_hot", "num_classes is not given and the largest index not known"
+            )
         classes = int(max(known)) + 1
     return w.new((*input.shape, classes), dtypes.int64, "one_hot", input.storage.device)

@@ -33,9 +33,15 @@ from .support import (
 
 
 def make(
-    w: World, name: str, shape: Shape, dtype: DType, device: Device, requires_grad: bool = False,
-    fill: float | None = None, strides: Shape | None = None,
-) -> Tensor:  # fmt: skip
+    w: World,
+    name: str,
+    shape: Shape,
+    dtype: DType,
+    device: Device,
+    requires_grad: bool = False,
+    fill: float | None = None,
+    strides: Shape | None = None,
+) -> Tensor:
     """A fresh leaf. fill: the value of every element where it is known."""
     result = w.new(shape, dtype, name, device, strides, factory_kind(w))
     if fill is not None and device.type == "cpu" and prod(shape) <= VALUE_LIMIT:
@@ -54,9 +60,16 @@ def _dtype(w: World, dtype: object, otherwise: DType | None = None) -> DType:
 
 @operator("torch.empty")
 def empty(
-    w: World, *size: object, out: None = None, dtype: object = None, layout: object = None, device: object = None,
-    requires_grad: bool = False, pin_memory: bool = False, memory_format: object = None,
-) -> Tensor:  # fmt: skip
+    w: World,
+    *size: object,
+    out: None = None,
+    dtype: object = None,
+    layout: object = None,
+    device: object = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
+    memory_format: object = None,
+) -> Tensor:
     shape = shape_of(size, "torch.empty")
     strides = formatted_strides(shape, memory_format)
     return make(w, "empty", shape, _dtype(w, dtype), device_from(w, device), requires_grad, strides=strides)
@@ -64,27 +77,44 @@ def empty(
 
 @operator("torch.zeros")
 def zeros(
-    w: World, *size: object, out: None = None, dtype: object = None, layout: object = None, device: object = None,
+    w: World,
+    *size: object,
+    out: None = None,
+    dtype: object = None,
+    layout: object = None,
+    device: object = None,
     requires_grad: bool = False,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     shape = shape_of(size, "torch.zeros")
     return make(w, "zeros", shape, _dtype(w, dtype), device_from(w, device), requires_grad, 0)
 
 
 @operator("torch.ones")
 def ones(
-    w: World, *size: object, out: None = None, dtype: object = None, layout: object = None, device: object = None,
+    w: World,
+    *size: object,
+    out: None = None,
+    dtype: object = None,
+    layout: object = None,
+    device: object = None,
     requires_grad: bool = False,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     shape = shape_of(size, "torch.ones")
     return make(w, "ones", shape, _dtype(w, dtype), device_from(w, device), requires_grad, 1)
 
 
 @operator("torch.full")
 def full(
-    w: World, size: object, fill_value: Scalar, *, out: None = None, dtype: object = None, layout: object = None,
-    device: object = None, requires_grad: bool = False,
-) -> Tensor:  # fmt: skip
+    w: World,
+    size: object,
+    fill_value: Scalar,
+    *,
+    out: None = None,
+    dtype: object = None,
+    layout: object = None,
+    device: object = None,
+    requires_grad: bool = False,
+) -> Tensor:
     fill, inferred = _fill(w, fill_value)
     shape = integers(size, "torch.full")
     return make(w, "full", shape, _dtype(w, dtype, inferred), device_from(w, device), requires_grad, fill)
@@ -104,9 +134,15 @@ def _fill(w: World, value: object) -> tuple[float | None, DType]:
 
 
 def _like(
-    w: World, name: str, input: Tensor, dtype: object, device: object, requires_grad: bool, memory_format: object,
+    w: World,
+    name: str,
+    input: Tensor,
+    dtype: object,
+    device: object,
+    requires_grad: bool,
+    memory_format: object,
     fill: float | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     target = device_from(w, device, input)
     if memory_format in (None, "preserve_format") or str(memory_format).endswith("preserve_format"):
         strides = input.strides if input.is_dense else None
@@ -117,81 +153,155 @@ def _like(
 
 @operator("torch.empty_like")
 def empty_like(
-    w: World, input: Tensor, *, dtype: object = None, layout: object = None, device: object = None,
-    requires_grad: bool = False, memory_format: object = None,
-) -> Tensor:  # fmt: skip
+    w: World,
+    input: Tensor,
+    *,
+    dtype: object = None,
+    layout: object = None,
+    device: object = None,
+    requires_grad: bool = False,
+    memory_format: object = None,
+) -> Tensor:
     return _like(w, "empty_like", input, dtype, device, requires_grad, memory_format)
 
 
 @operator("torch.zeros_like")
 def zeros_like(
-    w: World, input: Tensor, *, dtype: object = None, layout: object = None, device: object = None,
-    requires_grad: bool = False, memory_format: object = None,
-) -> Tensor:  # fmt: skip
+    w: World,
+    input: Tensor,
+    *,
+    dtype: object = None,
+    layout: object = None,
+    device: object = None,
+    requires_grad: bool = False,
+    memory_format: object = None,
+) -> Tensor:
     return _like(w, "zeros_like", input, dtype, device, requires_grad, memory_format, 0)
 
 
 @operator("torch.ones_like")
 def ones_like(
-    w: World, input: Tensor, *, dtype: object = None, layout: object = None, device: object = None,
-    requires_grad: bool = False, memory_format: object = None,
-) -> Tensor:  # fmt: skip
+    w: World,
+    input: Tensor,
+    *,
+    dtype: object = None,
+    layout: object = None,
+    device: object = None,
+    requires_grad: bool = False,
+    memory_format: object = None,
+) -> Tensor:
     return _like(w, "ones_like", input, dtype, device, requires_grad, memory_format, 1)
 
 
 @operator("torch.full_like")
 def full_like(
-    w: World, input: Tensor, fill_value: Scalar, *, dtype: object = None, layout: object = None,
-    device: object = None, requires_grad: bool = False, memory_format: object = None,
-) -> Tensor:  # fmt: skip
+    w: World,
+    input: Tensor,
+    fill_value: Scalar,
+    *,
+    dtype: object = None,
+    layout: object = None,
+    device: object = None,
+    requires_grad: bool = False,
+    memory_format: object = None,
+) -> Tensor:
     return _like(w, "full_like", input, dtype, device, requires_grad, memory_format, _fill(w, fill_value)[0])
 
 
 @operator("torch.rand_like")
 def rand_like(
-    w: World, input: Tensor, *, dtype: object = None, layout: object = None, device: object = None,
-    requires_grad: bool = False, memory_format: object = None, generator: object = None,
-) -> Tensor:  # fmt: skip
+    w: World,
+    input: Tensor,
+    *,
+    dtype: object = None,
+    layout: object = None,
+    device: object = None,
+    requires_grad: bool = False,
+    memory_format: object = None,
+    generator: object = None,
+) -> Tensor:
     return _like(w, "rand_like", input, dtype, device, requires_grad, memory_format)
 
 
 @operator("torch.randn_like")
 def randn_like(
-    w: World, input: Tensor, *, dtype: object = None, layout: object = None, device: object = None,
-    requires_grad: bool = False, memory_format: object = None, generator: object = None,
-) -> Tensor:  # fmt: skip
+    w: World,
+    input: Tensor,
+    *,
+    dtype: object = None,
+    layout: object = None,
+    device: object = None,
+    requires_grad: bool = False,
+    memory_format: object = None,
+    generator: object = None,
+) -> Tensor:
     return _like(w, "randn_like", input, dtype, device, requires_grad, memory_format)
 
 
 @operator("torch.randint_like")
 def randint_like(
-    w: World, input: Tensor, low: int = 0, high: int | None = None, *, dtype: object = None, layout: object = None,
-    device: object = None, requires_grad: bool = False, memory_format: object = None,
-) -> Tensor:  # fmt: skip
+    w: World,
+    input: Tensor,
+    low: int = 0,
+    high: int | None = None,
+    *,
+    dtype: object = None,
+    layout: object = None,
+    device: object = None,
+    requires_grad: bool = False,
+    memory_format: object = None,
+) -> Tensor:
     return _like(w, "randint_like", input, dtype, device, requires_grad, memory_format)
 
 
 @operator("torch.rand")
 def rand(
-    w: World, *size: object, generator: object = None, out: None = None, dtype: object = None, layout: object = None,
-    device: object = None, requires_grad: bool = False, pin_memory: bool = False,
-) -> Tensor:  # fmt: skip
-    return make(w, "rand", shape_of(size, "torch.rand"), _dtype(w, dtype), device_from(w, device), requires_grad)
+    w: World,
+    *size: object,
+    generator: object = None,
+    out: None = None,
+    dtype: object = None,
+    layout: object = None,
+    device: object = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
+) -> Tensor:
+    return make(
+        w, "rand", shape_of(size, "torch.rand"), _dtype(w, dtype), device_from(w, device), requires_grad
+    )
 
 
 @operator("torch.randn")
 def randn(
-    w: World, *size: object, generator: object = None, out: None = None, dtype: object = None, layout: object = None,
-    device: object = None, requires_grad: bool = False, pin_memory: bool = False,
-) -> Tensor:  # fmt: skip
-    return make(w, "randn", shape_of(size, "torch.randn"), _dtype(w, dtype), device_from(w, device), requires_grad)
+    w: World,
+    *size: object,
+    generator: object = None,
+    out: None = None,
+    dtype: object = None,
+    layout: object = None,
+    device: object = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
+) -> Tensor:
+    return make(
+        w, "randn", shape_of(size, "torch.randn"), _dtype(w, dtype), device_from(w, device), requires_grad
+    )
 
 
 @operator("torch.randint")
 def randint(
-    w: World, low: object, high: object = None, size: object = None, *, generator: object = None, out: None = None,
-    dtype: object = None, layout: object = None, device: object = None, requires_grad: bool = False,
-) -> Tensor:  # fmt: skip
+    w: World,
+    low: object,
+    high: object = None,
+    size: object = None,
+    *,
+    generator: object = None,
+    out: None = None,
+    dtype: object = None,
+    layout: object = None,
+    device: object = None,
+    requires_grad: bool = False,
+) -> Tensor:
     """`randint(low, high, size)` and `randint(high, size)`."""
     if size is None:
         size = high
@@ -201,17 +311,36 @@ def randint(
 
 @operator("torch.randperm")
 def randperm(
-    w: World, n: int, *, generator: object = None, out: None = None, dtype: object = None, layout: object = None,
-    device: object = None, requires_grad: bool = False, pin_memory: bool = False,
-) -> Tensor:  # fmt: skip
-    return make(w, "randperm", (extent(n),), _dtype(w, dtype, dtypes.int64), device_from(w, device), requires_grad)
+    w: World,
+    n: int,
+    *,
+    generator: object = None,
+    out: None = None,
+    dtype: object = None,
+    layout: object = None,
+    device: object = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
+) -> Tensor:
+    return make(
+        w, "randperm", (extent(n),), _dtype(w, dtype, dtypes.int64), device_from(w, device), requires_grad
+    )
 
 
 @operator("torch.normal")
 def normal(
-    w: World, mean: object, std: object = 1.0, size: object = None, *, generator: object = None, out: None = None,
-    dtype: object = None, layout: object = None, device: object = None, requires_grad: bool = False,
-) -> Tensor:  # fmt: skip
+    w: World,
+    mean: object,
+    std: object = 1.0,
+    size: object = None,
+    *,
+    generator: object = None,
+    out: None = None,
+    dtype: object = None,
+    layout: object = None,
+    device: object = None,
+    requires_grad: bool = False,
+) -> Tensor:
     shaped = mean if isinstance(mean, Tensor) else std if isinstance(std, Tensor) else None
     if shaped is not None:
         return w.like(shaped, "normal")
@@ -219,22 +348,38 @@ def normal(
 
 
 @operator("torch.bernoulli", method="bernoulli")
-def bernoulli(w: World, input: Tensor, p: object = None, *, generator: object = None, out: None = None) -> Tensor:
+def bernoulli(
+    w: World, input: Tensor, p: object = None, *, generator: object = None, out: None = None
+) -> Tensor:
     return w.like(input, "bernoulli")
 
 
 @operator("torch.multinomial", method="multinomial")
 def multinomial(
-    w: World, input: Tensor, num_samples: int, replacement: bool = False, *, generator: object = None, out: None = None,
-) -> Tensor:  # fmt: skip
+    w: World,
+    input: Tensor,
+    num_samples: int,
+    replacement: bool = False,
+    *,
+    generator: object = None,
+    out: None = None,
+) -> Tensor:
     return w.new((*input.shape[:-1], extent(num_samples)), dtypes.int64, "multinomial", input.storage.device)
 
 
 @operator("torch.arange", "torch.range")
 def arange(
-    w: World, start: object, end: object = None, step: object = 1, *, out: None = None, dtype: object = None,
-    layout: object = None, device: object = None, requires_grad: bool = False,
-) -> Tensor:  # fmt: skip
+    w: World,
+    start: object,
+    end: object = None,
+    step: object = 1,
+    *,
+    out: None = None,
+    dtype: object = None,
+    layout: object = None,
+    device: object = None,
+    requires_grad: bool = False,
+) -> Tensor:
     """The length must be known; the elements are, for a short one on the CPU."""
     if end is None:
         start, end = 0, start
@@ -242,7 +387,9 @@ def arange(
     whole = all(isinstance(value, int) for value in (first, last, by))
     count = max(0, math.ceil((last - first) / by)) if by else 0
     target = device_from(w, device)
-    result = make(w, "arange", (count,), _dtype(w, dtype, dtypes.int64 if whole else None), target, requires_grad)
+    result = make(
+        w, "arange", (count,), _dtype(w, dtype, dtypes.int64 if whole else None), target, requires_grad
+    )
     if count <= VALUE_LIMIT:
         store_values(result, [first + i * by for i in range(count)])
     return result
@@ -250,9 +397,17 @@ def arange(
 
 @operator("torch.linspace")
 def linspace(
-    w: World, start: object, end: object, steps: int, *, out: None = None, dtype: object = None, layout: object = None,
-    device: object = None, requires_grad: bool = False,
-) -> Tensor:  # fmt: skip
+    w: World,
+    start: object,
+    end: object,
+    steps: int,
+    *,
+    out: None = None,
+    dtype: object = None,
+    layout: object = None,
+    device: object = None,
+    requires_grad: bool = False,
+) -> Tensor:
     count = extent(steps, "torch.linspace")
     result = make(w, "linspace", (count,), _dtype(w, dtype), device_from(w, device), requires_grad)
     if not isinstance(start, UnknownScalar) and not isinstance(end, UnknownScalar) and count <= VALUE_LIMIT:
@@ -263,9 +418,18 @@ def linspace(
 
 @operator("torch.logspace")
 def logspace(
-    w: World, start: object, end: object, steps: int, base: float = 10.0, *, out: None = None, dtype: object = None,
-    layout: object = None, device: object = None, requires_grad: bool = False,
-) -> Tensor:  # fmt: skip
+    w: World,
+    start: object,
+    end: object,
+    steps: int,
+    base: float = 10.0,
+    *,
+    out: None = None,
+    dtype: object = None,
+    layout: object = None,
+    device: object = None,
+    requires_grad: bool = False,
+) -> Tensor:
     return make(w, "logspace", (extent(steps),), _dtype(w, dtype), device_from(w, device), requires_grad)
 
 
@@ -283,17 +447,31 @@ def _number(value: object, name: str) -> float:
 
 @operator("torch.eye")
 def eye(
-    w: World, n: int, m: int | None = None, *, out: None = None, dtype: object = None, layout: object = None,
-    device: object = None, requires_grad: bool = False,
-) -> Tensor:  # fmt: skip
+    w: World,
+    n: int,
+    m: int | None = None,
+    *,
+    out: None = None,
+    dtype: object = None,
+    layout: object = None,
+    device: object = None,
+    requires_grad: bool = False,
+) -> Tensor:
     shape = (extent(n), extent(n if m is None else m))
     return make(w, "eye", shape, _dtype(w, dtype), device_from(w, device), requires_grad)
 
 
 @operator("torch.tril_indices", "torch.triu_indices")
 def tril_indices(
-    w: World, row: int, col: int, offset: int = 0, *, dtype: object = None, device: object = None, layout: object = None,
-) -> Tensor:  # fmt: skip
+    w: World,
+    row: int,
+    col: int,
+    offset: int = 0,
+    *,
+    dtype: object = None,
+    device: object = None,
+    layout: object = None,
+) -> Tensor:
     rows, columns = extent(row), extent(col)
     count = sum(min(max(i + offset + 1, 0), columns) for i in range(rows))
     return make(w, "tril_indices", (2, count), _dtype(w, dtype, dtypes.int64), device_from(w, device))
@@ -301,17 +479,30 @@ def tril_indices(
 
 @operator("torch.hann_window", "torch.hamming_window", "torch.blackman_window", "torch.kaiser_window")
 def window(
-    w: World, window_length: int, periodic: bool = True, *, dtype: object = None, layout: object = None,
-    device: object = None, requires_grad: bool = False,
-) -> Tensor:  # fmt: skip
-    return make(w, "window", (extent(window_length),), _dtype(w, dtype), device_from(w, device), requires_grad)
+    w: World,
+    window_length: int,
+    periodic: bool = True,
+    *,
+    dtype: object = None,
+    layout: object = None,
+    device: object = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    return make(
+        w, "window", (extent(window_length),), _dtype(w, dtype), device_from(w, device), requires_grad
+    )
 
 
 @operator("torch.tensor")
 def tensor(
-    w: World, data: object, *, dtype: object = None, device: object = None, requires_grad: bool = False,
+    w: World,
+    data: object,
+    *,
+    dtype: object = None,
+    device: object = None,
+    requires_grad: bool = False,
     pin_memory: bool = False,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """A copy of nested lists of numbers, or of a tensor."""
     if isinstance(data, Tensor):
         target = device_from(w, device, data)
@@ -321,7 +512,9 @@ def tensor(
         set_values(result, lambda x: x, data)
         return result
     shape, flat = _nested(data)
-    result = make(w, "tensor", shape, _dtype(w, dtype, _inferred(w, flat)), device_from(w, device), requires_grad)
+    result = make(
+        w, "tensor", shape, _dtype(w, dtype, _inferred(w, flat)), device_from(w, device), requires_grad
+    )
     if not any(isinstance(item, UnknownScalar) for item in flat):
         store_values(result, [item for item in flat if isinstance(item, bool | int | float)])
     return result
@@ -338,7 +531,9 @@ def as_tensor(w: World, data: object, dtype: object = None, device: object = Non
 
 
 @operator("torch.scalar_tensor")
-def scalar_tensor(w: World, s: object, *, dtype: object = None, device: object = None, layout: object = None) -> Tensor:
+def scalar_tensor(
+    w: World, s: object, *, dtype: object = None, device: object = None, layout: object = None
+) -> Tensor:
     return tensor(w, s, dtype=dtype or w.default_dtype, device=device)
 
 
@@ -383,7 +578,9 @@ def _nested(data: object) -> tuple[Shape, list[object]]:
 
         known = values_of(data)
         kind = "float" if data.dtype.is_floating_point else "int"
-        items: Sequence[object] = known if known is not None else [UnknownScalar(kind, "element of a tensor")] * data.numel
+        items: Sequence[object] = (
+            known if known is not None else [UnknownScalar(kind, "element of a tensor")] * data.numel
+        )
         return data.shape, list(items)
     if not isinstance(data, list | tuple):
         if isinstance(data, bool | int | float | complex | UnknownScalar):
@@ -414,41 +611,75 @@ def _inferred(w: World, flat: Sequence[object]) -> DType:
 
 @method("new_empty")
 def new_empty(
-    w: World, self: Tensor, *size: object, dtype: object = None, device: object = None, requires_grad: bool = False,
-    layout: object = None, pin_memory: bool = False,
-) -> Tensor:  # fmt: skip
+    w: World,
+    self: Tensor,
+    *size: object,
+    dtype: object = None,
+    device: object = None,
+    requires_grad: bool = False,
+    layout: object = None,
+    pin_memory: bool = False,
+) -> Tensor:
     return _new(w, self, size, dtype, device, requires_grad, None)
 
 
 @method("new_zeros")
 def new_zeros(
-    w: World, self: Tensor, *size: object, dtype: object = None, device: object = None, requires_grad: bool = False,
-    layout: object = None, pin_memory: bool = False,
-) -> Tensor:  # fmt: skip
+    w: World,
+    self: Tensor,
+    *size: object,
+    dtype: object = None,
+    device: object = None,
+    requires_grad: bool = False,
+    layout: object = None,
+    pin_memory: bool = False,
+) -> Tensor:
     return _new(w, self, size, dtype, device, requires_grad, 0)
 
 
 @method("new_ones")
 def new_ones(
-    w: World, self: Tensor, *size: object, dtype: object = None, device: object = None, requires_grad: bool = False,
-    layout: object = None, pin_memory: bool = False,
-) -> Tensor:  # fmt: skip
+    w: World,
+    self: Tensor,
+    *size: object,
+    dtype: object = None,
+    device: object = None,
+    requires_grad: bool = False,
+    layout: object = None,
+    pin_memory: bool = False,
+) -> Tensor:
     return _new(w, self, size, dtype, device, requires_grad, 1)
 
 
 @method("new_full")
 def new_full(
-    w: World, self: Tensor, size: object, fill_value: Scalar, *, dtype: object = None, device: object = None,
-    requires_grad: bool = False, layout: object = None, pin_memory: bool = False,
-) -> Tensor:  # fmt: skip
+    w: World,
+    self: Tensor,
+    size: object,
+    fill_value: Scalar,
+    *,
+    dtype: object = None,
+    device: object = None,
+    requires_grad: bool = False,
+    layout: object = None,
+    pin_memory: bool = False,
+) -> Tensor:
     return _new(w, self, (size,), dtype, device, requires_grad, _fill(w, fill_value)[0])
 
 
 @method("new_tensor")
 def new_tensor(
-    w: World, self: Tensor, data: object, *, dtype: object = None, device: object = None, requires_grad: bool = False,
-) -> Tensor:  # fmt: skip
-    return tensor(w, data, dtype=dtype or self.dtype, device=device or self.storage.device, requires_grad=requires_grad)
+    w: World,
+    self: Tensor,
+    data: object,
+    *,
+    dtype: object = None,
+    device: object = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    return tensor(
+        w, data, dtype=dtype or self.dtype, device=device or self.storage.device, requires_grad=requires_grad
+    )
 
 
 @method("new")
@@ -457,10 +688,18 @@ def new(w: World, self: Tensor, *size: object) -> Tensor:
 
 
 def _new(
-    w: World, self: Tensor, size: Sequence[object], dtype: object, device: object, requires_grad: bool, fill: float | None,
-) -> Tensor:  # fmt: skip
+    w: World,
+    self: Tensor,
+    size: Sequence[object],
+    dtype: object,
+    device: object,
+    requires_grad: bool,
+    fill: float | None,
+) -> Tensor:
     shape = shape_of(size, "Tensor.new")
-    return make(w, "new", shape, _dtype(w, dtype, self.dtype), device_from(w, device, self), requires_grad, fill)
+    return make(
+        w, "new", shape, _dtype(w, dtype, self.dtype), device_from(w, device, self), requires_grad, fill
+    )
 
 
 # --- filling in place
@@ -473,8 +712,15 @@ def _no_gradient(w: World, saved: object, gradients: Sequence[Tensor | None]) ->
 
 
 @method(
-    "uniform_", "normal_", "bernoulli_", "random_", "exponential_", "log_normal_", "cauchy_", "geometric_",
-)  # fmt: skip
+    "uniform_",
+    "normal_",
+    "bernoulli_",
+    "random_",
+    "exponential_",
+    "log_normal_",
+    "cauchy_",
+    "geometric_",
+)
 def randomize_(w: World, self: Tensor, *args: object, generator: object = None, **kwargs: object) -> Tensor:
     return record_inplace(w, "random_", self, (), (), _no_gradient)
 
@@ -511,5 +757,3 @@ class _CopyBack:
 def copy_(w: World, self: Tensor, src: object, non_blocking: bool = False) -> Tensor:
     source = src if isinstance(src, Tensor) else None
     return record_inplace(w, "copy_", self, (source,), (), _CopyBack())
-
-

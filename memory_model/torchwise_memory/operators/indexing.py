@@ -45,7 +45,9 @@ def _normalized(tensor: Tensor, index: object) -> list[object]:
         elif item is not None and item is not Ellipsis and not isinstance(item, bool):
             used += 1
     if used > tensor.ndim:
-        raise Unsupported("Tensor.__getitem__", f"{used} indices for {tensor.ndim} dimensions; torch raises here")
+        raise Unsupported(
+            "Tensor.__getitem__", f"{used} indices for {tensor.ndim} dimensions; torch raises here"
+        )
     if any(item is Ellipsis for item in items):
         at = next(i for i, item in enumerate(items) if item is Ellipsis)
         items[at : at + 1] = [slice(None)] * (tensor.ndim - used)
@@ -100,7 +102,9 @@ def _sliced(w: World, tensor: Tensor, dim: int, item: slice) -> Tensor:
     if dim >= tensor.ndim:
         raise Unsupported("Tensor.__getitem__", "too many indices; torch raises here")
     size = tensor.shape[dim]
-    start, stop, step = (None if bound is None else _bound(bound) for bound in (item.start, item.stop, item.step))
+    start, stop, step = (
+        None if bound is None else _bound(bound) for bound in (item.start, item.stop, item.step)
+    )
     if step is not None and step <= 0:
         raise Unsupported("Tensor.__getitem__", "a slice step that is not positive; torch raises here")
     places = range(*slice(start, stop, step).indices(size))
@@ -156,7 +160,10 @@ def _advanced_shape(w: World, tensor: Tensor, indices: dict[int, Tensor]) -> tup
         if index.dtype.category == BOOL:
             spans = list(range(dim, dim + index.ndim))
             if tuple(tensor.shape[i] for i in spans) != tuple(index.shape):
-                raise Unsupported("Tensor.__getitem__", f"mask {tuple(index.shape)} on {tuple(tensor.shape)}; torch raises here")
+                raise Unsupported(
+                    "Tensor.__getitem__",
+                    f"mask {tuple(index.shape)} on {tuple(tensor.shape)}; torch raises here",
+                )
             count = _true_count(w, index)
             shape: Shape = (count,)
             saved += [w.new((count,), dtypes.int64, "nonzero", index.storage.device) for _ in spans]
@@ -202,7 +209,10 @@ def setitem(w: World, self: Tensor, index: object, value: object) -> None:
     """In place: through a view where the index is one, else `index_put_`."""
     items = _normalized(self, index)
     source = value if isinstance(value, Tensor) else None
-    if any(isinstance(item, Tensor | list) and not (isinstance(item, Tensor) and item.ndim == 0) for item in items):
+    if any(
+        isinstance(item, Tensor | list) and not (isinstance(item, Tensor) and item.ndim == 0)
+        for item in items
+    ):
         trained = source if source is not None and source.requires_grad else None
         back = _IndexPutBack(trained.shape if trained is not None else None)
         kept = [item for item in items if isinstance(item, Tensor)]
@@ -215,7 +225,9 @@ def setitem(w: World, self: Tensor, index: object, value: object) -> None:
         fill_(w, target, value)
     else:
         if broadcast(source.shape, target.shape) is None:
-            raise Unsupported("Tensor.__setitem__", f"{tuple(source.shape)} into {tuple(target.shape)}; torch raises here")
+            raise Unsupported(
+                "Tensor.__setitem__", f"{tuple(source.shape)} into {tuple(target.shape)}; torch raises here"
+            )
         copy_(w, target, source)
     self.storage.values = None
 
@@ -254,23 +266,32 @@ class _ScatterBack:
 
 
 @operator("torch.gather", method="gather")
-def gather(w: World, input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False, out: None = None) -> Tensor:
+def gather(
+    w: World, input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False, out: None = None
+) -> Tensor:
     """Keeps the index."""
     dim_of(dim, input.ndim, "torch.gather")
     if input.ndim != index.ndim:
-        raise Unsupported("torch.gather", f"index {tuple(index.shape)} for {tuple(input.shape)}; torch raises here")
+        raise Unsupported(
+            "torch.gather", f"index {tuple(index.shape)} for {tuple(input.shape)}; torch raises here"
+        )
     result = w.new(index.shape, input.dtype, "gather", input.storage.device)
     record(w, "gather", (input,), (index,), _ScatterBack("gather_backward", input.shape), result)
     return result
 
 
 @operator("torch.take_along_dim", method="take_along_dim")
-def take_along_dim(w: World, input: Tensor, indices: Tensor, dim: int | None = None, *, out: None = None) -> Tensor:
+def take_along_dim(
+    w: World, input: Tensor, indices: Tensor, dim: int | None = None, *, out: None = None
+) -> Tensor:
     if dim is None:
         result = w.new((indices.numel,), input.dtype, "gather", input.storage.device)
     else:
         at = dim_of(dim, input.ndim)
-        shape = tuple(indices.shape[i] if i == at else max(a, b) for i, (a, b) in enumerate(zip(input.shape, indices.shape, strict=True)))
+        shape = tuple(
+            indices.shape[i] if i == at else max(a, b)
+            for i, (a, b) in enumerate(zip(input.shape, indices.shape, strict=True))
+        )
         result = w.new(shape, input.dtype, "gather", input.storage.device)
     record(w, "gather", (input,), (indices,), _ScatterBack("gather_backward", input.shape), result)
     return result
@@ -304,7 +325,9 @@ def masked_select(w: World, input: Tensor, mask: Tensor, *, out: None = None) ->
 def nonzero(w: World, input: Tensor, *, out: None = None, as_tuple: bool = False) -> object:
     count = _true_count(w, input)
     if as_tuple:
-        return tuple(w.new((count,), dtypes.int64, "nonzero", input.storage.device) for _ in range(max(input.ndim, 1)))
+        return tuple(
+            w.new((count,), dtypes.int64, "nonzero", input.storage.device) for _ in range(max(input.ndim, 1))
+        )
     return w.new((count, input.ndim), dtypes.int64, "nonzero", input.storage.device)
 
 
@@ -349,15 +372,29 @@ def _scatter(
 
 @operator("torch.scatter", method="scatter")
 def scatter(
-    w: World, input: Tensor, dim: int, index: Tensor, src: object = None, *, value: object = None,
-    reduce: str | None = None, out: None = None,
-) -> Tensor:  # fmt: skip
+    w: World,
+    input: Tensor,
+    dim: int,
+    index: Tensor,
+    src: object = None,
+    *,
+    value: object = None,
+    reduce: str | None = None,
+    out: None = None,
+) -> Tensor:
     return _scatter(w, "scatter", input, index, src, reduce is not None)
 
 
 @method("scatter_")
 def scatter_(
-    w: World, self: Tensor, dim: int, index: Tensor, src: object = None, *, value: object = None, reduce: str | None = None
+    w: World,
+    self: Tensor,
+    dim: int,
+    index: Tensor,
+    src: object = None,
+    *,
+    value: object = None,
+    reduce: str | None = None,
 ) -> Tensor:
     return _scatter(w, "scatter", self, index, src, reduce is not None, inplace=True)
 
@@ -375,9 +412,16 @@ def scatter_add_(w: World, self: Tensor, dim: int, index: Tensor, src: Tensor) -
 
 @operator("torch.scatter_reduce", method="scatter_reduce")
 def scatter_reduce(
-    w: World, input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True,
+    w: World,
+    input: Tensor,
+    dim: int,
+    index: Tensor,
+    src: Tensor,
+    reduce: str,
+    *,
+    include_self: bool = True,
     out: None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Everything but sums keeps its operands and result too."""
     result = w.like(input, "scatter_reduce")
     saved = (index,) if reduce == "sum" else (index, input, src, result)
@@ -401,12 +445,16 @@ def index_add(
 
 
 @method("index_add_")
-def index_add_(w: World, self: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: object = 1) -> Tensor:
+def index_add_(
+    w: World, self: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: object = 1
+) -> Tensor:
     return _scatter(w, "index_add", self, index, source, True, inplace=True)
 
 
 @operator("torch.index_copy", method="index_copy")
-def index_copy(w: World, input: Tensor, dim: int, index: Tensor, source: Tensor, *, out: None = None) -> Tensor:
+def index_copy(
+    w: World, input: Tensor, dim: int, index: Tensor, source: Tensor, *, out: None = None
+) -> Tensor:
     return _scatter(w, "index_copy", input, index, source, False)
 
 
@@ -457,7 +505,9 @@ def masked_scatter_(w: World, self: Tensor, mask: Tensor, source: Tensor) -> Ten
 
 
 @operator("torch.select_scatter", "torch.slice_scatter", method=("select_scatter", "slice_scatter"))
-def select_scatter(w: World, input: Tensor, src: Tensor, dim: int = 0, *args: object, **kwargs: object) -> Tensor:
+def select_scatter(
+    w: World, input: Tensor, src: Tensor, dim: int = 0, *args: object, **kwargs: object
+) -> Tensor:
     result = w.like(input, "select_scatter")
     back = _ScatterIntoBack(True, src.shape if src.requires_grad else None)
     record(w, "select_scatter", (input, src), (), back, result)
@@ -465,6 +515,7 @@ def select_scatter(w: World, input: Tensor, src: Tensor, dim: int = 0, *args: ob
 
 
 @operator("torch.isin")
-def isin(w: World, elements: Tensor, test_elements: object, *, assume_unique: bool = False, invert: bool = False) -> Tensor:
+def isin(
+    w: World, elements: Tensor, test_elements: object, *, assume_unique: bool = False, invert: bool = False
+) -> Tensor:
     return w.new(elements.shape, dtypes.boolean, "isin", elements.storage.device)
-

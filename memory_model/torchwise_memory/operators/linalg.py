@@ -27,7 +27,9 @@ class _ShapedBack:
 
     __slots__ = ("dtype", "name", "shapes", "temporaries")
 
-    def __init__(self, name: str, shapes: tuple[Shape | None, ...], dtype: DType, temporaries: int = 1) -> None:
+    def __init__(
+        self, name: str, shapes: tuple[Shape | None, ...], dtype: DType, temporaries: int = 1
+    ) -> None:
         self.name = name
         self.shapes = shapes
         self.dtype = dtype
@@ -74,7 +76,15 @@ def matrix_exp(w: World, A: Tensor) -> Tensor:
 
 
 @operator("torch.linalg.pinv", "torch.pinverse", method="pinverse")
-def pinv(w: World, A: Tensor, *, atol: object = None, rtol: object = None, hermitian: bool = False, out: None = None) -> Tensor:
+def pinv(
+    w: World,
+    A: Tensor,
+    *,
+    atol: object = None,
+    rtol: object = None,
+    hermitian: bool = False,
+    out: None = None,
+) -> Tensor:
     shape = (*A.shape[:-2], A.shape[-1], A.shape[-2])
     result = w.new(shape, A.dtype, "pinv", A.storage.device)
     record(w, "pinv", (A,), (A, result), _ShapedBack("pinv_backward", (A.shape,), A.dtype, 2), result)
@@ -102,7 +112,9 @@ def slogdet(w: World, A: Tensor, *, out: None = None) -> Slogdet:
     sign = w.new(shape[:-2], A.dtype, "slogdet", A.storage.device)
     value = w.new(shape[:-2], dtypes.real_of(A.dtype), "slogdet", A.storage.device)
     factors = w.new(shape, A.dtype, "lu", A.storage.device)
-    record(w, "slogdet", (A,), (A, sign, factors), _ShapedBack("slogdet_backward", (shape,), A.dtype, 1), value)
+    record(
+        w, "slogdet", (A,), (A, sign, factors), _ShapedBack("slogdet_backward", (shape,), A.dtype, 1), value
+    )
     return Slogdet(sign, value)
 
 
@@ -123,7 +135,9 @@ class SVD(NamedTuple):
 
 
 @operator("torch.linalg.svd")
-def svd(w: World, A: Tensor, full_matrices: bool = True, *, driver: str | None = None, out: None = None) -> SVD:
+def svd(
+    w: World, A: Tensor, full_matrices: bool = True, *, driver: str | None = None, out: None = None
+) -> SVD:
     rows, columns = A.shape[-2:]
     rank = min(rows, columns)
     lead, device = A.shape[:-2], A.storage.device
@@ -135,7 +149,9 @@ def svd(w: World, A: Tensor, full_matrices: bool = True, *, driver: str | None =
 
 
 @operator("torch.svd", method="svd")
-def torch_svd(w: World, input: Tensor, some: bool = True, compute_uv: bool = True, *, out: None = None) -> SVD:
+def torch_svd(
+    w: World, input: Tensor, some: bool = True, compute_uv: bool = True, *, out: None = None
+) -> SVD:
     u, s, vh = svd(w, input, not some)
     return SVD(u, s, transpose(w, vh, -2, -1))
 
@@ -170,7 +186,15 @@ def eigh(w: World, A: Tensor, UPLO: str = "L", *, out: None = None) -> Eigh:  # 
     shape = _square("torch.linalg.eigh", A)
     values = w.new(shape[:-1], dtypes.real_of(A.dtype), "eigh", A.storage.device)
     vectors = w.new(shape, A.dtype, "eigh", A.storage.device)
-    record(w, "eigh", (A,), (values, vectors), _ShapedBack("eigh_backward", (shape,), A.dtype, 2), values, vectors)
+    record(
+        w,
+        "eigh",
+        (A,),
+        (values, vectors),
+        _ShapedBack("eigh_backward", (shape,), A.dtype, 2),
+        values,
+        vectors,
+    )
     return Eigh(values, vectors)
 
 
@@ -210,56 +234,112 @@ def _axes(input: Tensor, s: object, dim: object, default: tuple[int, ...] | None
 
 
 @operator("torch.fft.fft", "torch.fft.ifft")
-def fft(w: World, input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None, *, out: None = None) -> Tensor:
+def fft(
+    w: World, input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None, *, out: None = None
+) -> Tensor:
     at = dim_of(dim, input.ndim)
     return _transform(w, "fft", input, (at,), (n or input.shape[at],), _complex(input))
 
 
 @operator("torch.fft.fft2", "torch.fft.ifft2")
-def fft2(w: World, input: Tensor, s: object = None, dim: object = (-2, -1), norm: str | None = None, *, out: None = None) -> Tensor:
+def fft2(
+    w: World,
+    input: Tensor,
+    s: object = None,
+    dim: object = (-2, -1),
+    norm: str | None = None,
+    *,
+    out: None = None,
+) -> Tensor:
     dims, sizes = _axes(input, s, dim, (-2, -1))
     return _transform(w, "fft", input, dims, sizes, _complex(input))
 
 
 @operator("torch.fft.fftn", "torch.fft.ifftn")
-def fftn(w: World, input: Tensor, s: object = None, dim: object = None, norm: str | None = None, *, out: None = None) -> Tensor:
+def fftn(
+    w: World,
+    input: Tensor,
+    s: object = None,
+    dim: object = None,
+    norm: str | None = None,
+    *,
+    out: None = None,
+) -> Tensor:
     dims, sizes = _axes(input, s, dim, None)
     return _transform(w, "fft", input, dims, sizes, _complex(input))
 
 
 @operator("torch.fft.rfft")
-def rfft(w: World, input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None, *, out: None = None) -> Tensor:
+def rfft(
+    w: World, input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None, *, out: None = None
+) -> Tensor:
     at = dim_of(dim, input.ndim)
     return _transform(w, "rfft", input, (at,), ((n or input.shape[at]) // 2 + 1,), _complex(input))
 
 
 @operator("torch.fft.irfft")
-def irfft(w: World, input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None, *, out: None = None) -> Tensor:
+def irfft(
+    w: World, input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None, *, out: None = None
+) -> Tensor:
     at = dim_of(dim, input.ndim)
-    return _transform(w, "irfft", input, (at,), (n or 2 * (input.shape[at] - 1),), dtypes.real_of(input.dtype))
+    return _transform(
+        w, "irfft", input, (at,), (n or 2 * (input.shape[at] - 1),), dtypes.real_of(input.dtype)
+    )
 
 
 @operator("torch.fft.rfft2")
-def rfft2(w: World, input: Tensor, s: object = None, dim: object = (-2, -1), norm: str | None = None, *, out: None = None) -> Tensor:
+def rfft2(
+    w: World,
+    input: Tensor,
+    s: object = None,
+    dim: object = (-2, -1),
+    norm: str | None = None,
+    *,
+    out: None = None,
+) -> Tensor:
     dims, sizes = _axes(input, s, dim, (-2, -1))
     return _transform(w, "rfft", input, dims, (*sizes[:-1], sizes[-1] // 2 + 1), _complex(input))
 
 
 @operator("torch.fft.irfft2")
-def irfft2(w: World, input: Tensor, s: object = None, dim: object = (-2, -1), norm: str | None = None, *, out: None = None) -> Tensor:
+def irfft2(
+    w: World,
+    input: Tensor,
+    s: object = None,
+    dim: object = (-2, -1),
+    norm: str | None = None,
+    *,
+    out: None = None,
+) -> Tensor:
     dims, sizes = _axes(input, s, dim, (-2, -1))
     last = sizes[-1] if s is not None else 2 * (sizes[-1] - 1)
     return _transform(w, "irfft", input, dims, (*sizes[:-1], last), dtypes.real_of(input.dtype))
 
 
 @operator("torch.fft.rfftn")
-def rfftn(w: World, input: Tensor, s: object = None, dim: object = None, norm: str | None = None, *, out: None = None) -> Tensor:
+def rfftn(
+    w: World,
+    input: Tensor,
+    s: object = None,
+    dim: object = None,
+    norm: str | None = None,
+    *,
+    out: None = None,
+) -> Tensor:
     dims, sizes = _axes(input, s, dim, None)
     return _transform(w, "rfft", input, dims, (*sizes[:-1], sizes[-1] // 2 + 1), _complex(input))
 
 
 @operator("torch.fft.irfftn")
-def irfftn(w: World, input: Tensor, s: object = None, dim: object = None, norm: str | None = None, *, out: None = None) -> Tensor:
+def irfftn(
+    w: World,
+    input: Tensor,
+    s: object = None,
+    dim: object = None,
+    norm: str | None = None,
+    *,
+    out: None = None,
+) -> Tensor:
     dims, sizes = _axes(input, s, dim, None)
     last = sizes[-1] if s is not None else 2 * (sizes[-1] - 1)
     return _transform(w, "irfft", input, dims, (*sizes[:-1], last), dtypes.real_of(input.dtype))
@@ -274,9 +354,16 @@ def fftshift(w: World, input: Tensor, dim: object = None) -> Tensor:
 
 @operator("torch.fft.fftfreq")
 def fftfreq(
-    w: World, n: int, d: float = 1.0, *, out: None = None, dtype: DType | None = None, layout: object = None,
-    device: object = None, requires_grad: bool = False,
-) -> Tensor:  # fmt: skip
+    w: World,
+    n: int,
+    d: float = 1.0,
+    *,
+    out: None = None,
+    dtype: DType | None = None,
+    layout: object = None,
+    device: object = None,
+    requires_grad: bool = False,
+) -> Tensor:
     from .factories import make
     from .support import device_from
 
@@ -285,9 +372,16 @@ def fftfreq(
 
 @operator("torch.fft.rfftfreq")
 def rfftfreq(
-    w: World, n: int, d: float = 1.0, *, out: None = None, dtype: DType | None = None, layout: object = None,
-    device: object = None, requires_grad: bool = False,
-) -> Tensor:  # fmt: skip
+    w: World,
+    n: int,
+    d: float = 1.0,
+    *,
+    out: None = None,
+    dtype: DType | None = None,
+    layout: object = None,
+    device: object = None,
+    requires_grad: bool = False,
+) -> Tensor:
     return fftfreq(w, extent(n) // 2 + 1, d, dtype=dtype, device=device, requires_grad=requires_grad)
 
 
@@ -297,10 +391,19 @@ def _complex(input: Tensor) -> DType:
 
 @operator("torch.stft", method="stft")
 def stft(
-    w: World, input: Tensor, n_fft: int, hop_length: int | None = None, win_length: int | None = None,
-    window: Tensor | None = None, center: bool = True, pad_mode: str = "reflect", normalized: bool = False,
-    onesided: bool | None = None, return_complex: bool | None = None, align_to_window: bool | None = None,
-) -> Tensor:  # fmt: skip
+    w: World,
+    input: Tensor,
+    n_fft: int,
+    hop_length: int | None = None,
+    win_length: int | None = None,
+    window: Tensor | None = None,
+    center: bool = True,
+    pad_mode: str = "reflect",
+    normalized: bool = False,
+    onesided: bool | None = None,
+    return_complex: bool | None = None,
+    align_to_window: bool | None = None,
+) -> Tensor:
     """Padded, cut into overlapping frames, windowed, transformed; the padded signal and the frames are copies."""
     from .pointwise import mul
     from .views import pad

@@ -22,7 +22,7 @@ from .views import reshape_to
 
 
 def _reduction(name: str, reduction: object, size_average: object = None, reduce: object = None) -> str:
-    """"mean", "sum" or "none", also from the two flags of old."""
+    """ "mean", "sum" or "none", also from the two flags of old."""
     if size_average is not None or reduce is not None:
         if reduce is False:
             return "none"
@@ -67,9 +67,16 @@ class _LossBack:
 
 @operator("torch.nn.functional.cross_entropy")
 def cross_entropy(
-    w: World, input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: bool | None = None,
-    ignore_index: int = -100, reduce: bool | None = None, reduction: str = "mean", label_smoothing: float = 0.0,
-) -> Tensor:  # fmt: skip
+    w: World,
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    size_average: bool | None = None,
+    ignore_index: int = -100,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Tensor:
     """log_softmax in the input's own type, then nll_loss, which autocast runs in fp32 on a copy."""
     name = "torch.nn.functional.cross_entropy"
     kind = _reduction(name, reduction, size_average, reduce)
@@ -84,7 +91,13 @@ def cross_entropy(
 
 
 def _smoothed(
-    w: World, name: str, log_probabilities: Tensor, target: Tensor, weight: Tensor | None, kind: str, smoothing: float
+    w: World,
+    name: str,
+    log_probabilities: Tensor,
+    target: Tensor,
+    weight: Tensor | None,
+    kind: str,
+    smoothing: float,
 ) -> Tensor:
     from .pointwise import masked_fill_
 
@@ -118,9 +131,15 @@ def _soft_cross_entropy(w: World, input: Tensor, target: Tensor, weight: Tensor 
 
 @operator("torch.nn.functional.nll_loss")
 def nll_loss(
-    w: World, input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: bool | None = None,
-    ignore_index: int = -100, reduce: bool | None = None, reduction: str = "mean",
-) -> Tensor:  # fmt: skip
+    w: World,
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    size_average: bool | None = None,
+    ignore_index: int = -100,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+) -> Tensor:
     name = "torch.nn.functional.nll_loss"
     return _nll(w, name, input, target, weight, _reduction(name, reduction, size_average, reduce))
 
@@ -129,9 +148,13 @@ def _nll(w: World, name: str, input: Tensor, target: Tensor, weight: Tensor | No
     """Of the autocast class "fp32". Keeps input and target."""
     expected = input.shape[:1] + input.shape[2:] if input.ndim > 1 else ()
     if target.shape != expected:
-        raise Unsupported(name, f"input {tuple(input.shape)} with target {tuple(target.shape)}; torch raises here")
+        raise Unsupported(
+            name, f"input {tuple(input.shape)} with target {tuple(target.shape)}; torch raises here"
+        )
     if target.storage.device != input.storage.device:
-        raise Unsupported(name, f"input on {input.storage.device}, target on {target.storage.device}; torch raises here")
+        raise Unsupported(
+            name, f"input on {input.storage.device}, target on {target.storage.device}; torch raises here"
+        )
     x = high(w, input)
     shape: Shape = () if kind in ("mean", "sum") else target.shape
     result = w.new(shape, x.dtype, "nll_loss", x.storage.device)
@@ -142,14 +165,22 @@ def _nll(w: World, name: str, input: Tensor, target: Tensor, weight: Tensor | No
 
 @operator("torch.nn.functional.binary_cross_entropy_with_logits")
 def binary_cross_entropy_with_logits(
-    w: World, input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: bool | None = None,
-    reduce: bool | None = None, reduction: str = "mean", pos_weight: Tensor | None = None,
-) -> Tensor:  # fmt: skip
+    w: World,
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    pos_weight: Tensor | None = None,
+) -> Tensor:
     """Of the autocast class "fp32". Keeps input and target; two full-size temporaries each way."""
     name = "torch.nn.functional.binary_cross_entropy_with_logits"
     kind = _reduction(name, reduction, size_average, reduce)
     if target.shape != input.shape:
-        raise Unsupported(name, f"input {tuple(input.shape)} with target {tuple(target.shape)}; torch raises here")
+        raise Unsupported(
+            name, f"input {tuple(input.shape)} with target {tuple(target.shape)}; torch raises here"
+        )
     x, y = high(w, input), high(w, target)
     log_sigmoid = w.like(x, "log_sigmoid")
     loss = w.new(x.shape, result_type(w, x, y), "binary_cross_entropy_with_logits", x.storage.device)
@@ -163,14 +194,21 @@ def binary_cross_entropy_with_logits(
 
 @operator("torch.nn.functional.binary_cross_entropy")
 def binary_cross_entropy(
-    w: World, input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: bool | None = None,
-    reduce: bool | None = None, reduction: str = "mean",
-) -> Tensor:  # fmt: skip
+    w: World,
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+) -> Tensor:
     """Refused by CUDA autocast. Keeps input and target."""
     name = "torch.nn.functional.binary_cross_entropy"
     kind = _reduction(name, reduction, size_average, reduce)
     if w.autocast_dtype is not None and input.device.on_card:
-        raise Unsupported(name, "unsafe under autocast; torch raises here (use binary_cross_entropy_with_logits)")
+        raise Unsupported(
+            name, "unsafe under autocast; torch raises here (use binary_cross_entropy_with_logits)"
+        )
     return _pairwise(w, "binary_cross_entropy", input, target, kind, (weight,))
 
 
@@ -200,32 +238,49 @@ class _PairBack:
         gradient = gradients[0]
         assert gradient is not None
         return [
-            w.new(self.shape, gradient.dtype, self.name + "_backward", gradient.storage.device) if needed else None
+            w.new(self.shape, gradient.dtype, self.name + "_backward", gradient.storage.device)
+            if needed
+            else None
             for needed in self.needs
         ]
 
 
 @operator("torch.nn.functional.mse_loss")
 def mse_loss(
-    w: World, input: Tensor, target: Tensor, size_average: bool | None = None, reduce: bool | None = None,
-    reduction: str = "mean", weight: Tensor | None = None,
-) -> Tensor:  # fmt: skip
+    w: World,
+    input: Tensor,
+    target: Tensor,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    weight: Tensor | None = None,
+) -> Tensor:
     kind = _reduction("torch.nn.functional.mse_loss", reduction, size_average, reduce)
     return _pairwise(w, "mse_loss", high(w, input), high(w, target), kind)
 
 
 @operator("torch.nn.functional.smooth_l1_loss")
 def smooth_l1_loss(
-    w: World, input: Tensor, target: Tensor, size_average: bool | None = None, reduce: bool | None = None,
-    reduction: str = "mean", beta: float = 1.0,
-) -> Tensor:  # fmt: skip
+    w: World,
+    input: Tensor,
+    target: Tensor,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    beta: float = 1.0,
+) -> Tensor:
     kind = _reduction("torch.nn.functional.smooth_l1_loss", reduction, size_average, reduce)
     return _pairwise(w, "smooth_l1_loss", high(w, input), high(w, target), kind)
 
 
 @operator("torch.nn.functional.huber_loss")
 def huber_loss(
-    w: World, input: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0, weight: Tensor | None = None
+    w: World,
+    input: Tensor,
+    target: Tensor,
+    reduction: str = "mean",
+    delta: float = 1.0,
+    weight: Tensor | None = None,
 ) -> Tensor:
     kind = _reduction("torch.nn.functional.huber_loss", reduction)
     return _pairwise(w, "huber_loss", high(w, input), high(w, target), kind)
@@ -233,9 +288,14 @@ def huber_loss(
 
 @operator("torch.nn.functional.l1_loss")
 def l1_loss(
-    w: World, input: Tensor, target: Tensor, size_average: bool | None = None, reduce: bool | None = None,
-    reduction: str = "mean", weight: Tensor | None = None,
-) -> Tensor:  # fmt: skip
+    w: World,
+    input: Tensor,
+    target: Tensor,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    weight: Tensor | None = None,
+) -> Tensor:
     """(input - target).abs(), which keeps the difference."""
     kind = _reduction("torch.nn.functional.l1_loss", reduction, size_average, reduce)
     return _reduced(w, apply_unary(w, UNARY["abs"], sub(w, high(w, input), high(w, target))), kind)
@@ -243,9 +303,14 @@ def l1_loss(
 
 @operator("torch.nn.functional.kl_div", "torch.kl_div")
 def kl_div(
-    w: World, input: Tensor, target: Tensor, size_average: bool | None = None, reduce: bool | None = None,
-    reduction: str = "mean", log_target: bool = False,
-) -> Tensor:  # fmt: skip
+    w: World,
+    input: Tensor,
+    target: Tensor,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    log_target: bool = False,
+) -> Tensor:
     from .pointwise import xlogy
 
     kind = _reduction("torch.nn.functional.kl_div", reduction, size_average, reduce)
@@ -261,9 +326,16 @@ def kl_div(
 
 @operator("torch.nn.functional.poisson_nll_loss")
 def poisson_nll_loss(
-    w: World, input: Tensor, target: Tensor, log_input: bool = True, full: bool = False,
-    size_average: bool | None = None, eps: float = 1e-08, reduce: bool | None = None, reduction: str = "mean",
-) -> Tensor:  # fmt: skip
+    w: World,
+    input: Tensor,
+    target: Tensor,
+    log_input: bool = True,
+    full: bool = False,
+    size_average: bool | None = None,
+    eps: float = 1e-08,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+) -> Tensor:
     kind = _reduction("torch.nn.functional.poisson_nll_loss", reduction, size_average, reduce)
     x, y = high(w, input), high(w, target)
     if log_input:
@@ -275,7 +347,13 @@ def poisson_nll_loss(
 
 @operator("torch.nn.functional.gaussian_nll_loss")
 def gaussian_nll_loss(
-    w: World, input: Tensor, target: Tensor, var: Tensor, full: bool = False, eps: float = 1e-06, reduction: str = "mean"
+    w: World,
+    input: Tensor,
+    target: Tensor,
+    var: Tensor,
+    full: bool = False,
+    eps: float = 1e-06,
+    reduction: str = "mean",
 ) -> Tensor:
     kind = _reduction("torch.nn.functional.gaussian_nll_loss", reduction)
     squared = div(w, pow(w, sub(w, input, target), 2), var)
@@ -295,13 +373,19 @@ def cosine_similarity(w: World, x1: Tensor, x2: Tensor, dim: int = 1, eps: float
 
 
 @operator("torch.nn.functional.pairwise_distance", "torch.pairwise_distance")
-def pairwise_distance(w: World, x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-06, keepdim: bool = False) -> Tensor:
+def pairwise_distance(
+    w: World, x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-06, keepdim: bool = False
+) -> Tensor:
     return vector_norm(w, add(w, sub(w, x1, x2), eps), p, -1, keepdim)
 
 
 @operator("torch.cdist")
 def cdist(
-    w: World, x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str = "use_mm_for_euclid_dist_if_necessary"
+    w: World,
+    x1: Tensor,
+    x2: Tensor,
+    p: float = 2.0,
+    compute_mode: str = "use_mm_for_euclid_dist_if_necessary",
 ) -> Tensor:
     """Keeps both operands and the distances."""
     from torchwise_memory.runtime.layout import broadcast
@@ -331,9 +415,15 @@ class _CdistBack:
 
 @operator("torch.nn.functional.cosine_embedding_loss")
 def cosine_embedding_loss(
-    w: World, input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0, size_average: bool | None = None,
-    reduce: bool | None = None, reduction: str = "mean",
-) -> Tensor:  # fmt: skip
+    w: World,
+    input1: Tensor,
+    input2: Tensor,
+    target: Tensor,
+    margin: float = 0,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+) -> Tensor:
     kind = _reduction("torch.nn.functional.cosine_embedding_loss", reduction, size_average, reduce)
     similarity = cosine_similarity(w, input1, input2, -1)
     apart = clamp(w, sub(w, similarity, margin), 0)
@@ -344,9 +434,15 @@ def cosine_embedding_loss(
 
 @operator("torch.nn.functional.margin_ranking_loss")
 def margin_ranking_loss(
-    w: World, input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0, size_average: bool | None = None,
-    reduce: bool | None = None, reduction: str = "mean",
-) -> Tensor:  # fmt: skip
+    w: World,
+    input1: Tensor,
+    input2: Tensor,
+    target: Tensor,
+    margin: float = 0,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+) -> Tensor:
     kind = _reduction("torch.nn.functional.margin_ranking_loss", reduction, size_average, reduce)
     ranked = mul(w, apply_unary(w, UNARY["neg"], target), sub(w, input1, input2))
     return _reduced(w, clamp(w, add(w, ranked, margin), 0), kind)
@@ -354,9 +450,18 @@ def margin_ranking_loss(
 
 @operator("torch.nn.functional.triplet_margin_loss")
 def triplet_margin_loss(
-    w: World, anchor: Tensor, positive: Tensor, negative: Tensor, margin: float = 1.0, p: float = 2, eps: float = 1e-06,
-    swap: bool = False, size_average: bool | None = None, reduce: bool | None = None, reduction: str = "mean",
-) -> Tensor:  # fmt: skip
+    w: World,
+    anchor: Tensor,
+    positive: Tensor,
+    negative: Tensor,
+    margin: float = 1.0,
+    p: float = 2,
+    eps: float = 1e-06,
+    swap: bool = False,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+) -> Tensor:
     kind = _reduction("torch.nn.functional.triplet_margin_loss", reduction, size_average, reduce)
     near = pairwise_distance(w, anchor, positive, p, eps)
     far = pairwise_distance(w, anchor, negative, p, eps)
@@ -365,9 +470,14 @@ def triplet_margin_loss(
 
 @operator("torch.nn.functional.hinge_embedding_loss")
 def hinge_embedding_loss(
-    w: World, input: Tensor, target: Tensor, margin: float = 1.0, size_average: bool | None = None,
-    reduce: bool | None = None, reduction: str = "mean",
-) -> Tensor:  # fmt: skip
+    w: World,
+    input: Tensor,
+    target: Tensor,
+    margin: float = 1.0,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+) -> Tensor:
     kind = _reduction("torch.nn.functional.hinge_embedding_loss", reduction, size_average, reduce)
     apart = clamp(w, sub(w, margin, input), 0)
     chosen = where(w, w.like(target, "eq", dtypes.boolean), apart, input)
@@ -377,18 +487,27 @@ def hinge_embedding_loss(
 
 @operator("torch.nn.functional.soft_margin_loss")
 def soft_margin_loss(
-    w: World, input: Tensor, target: Tensor, size_average: bool | None = None, reduce: bool | None = None,
+    w: World,
+    input: Tensor,
+    target: Tensor,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
     reduction: str = "mean",
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     kind = _reduction("torch.nn.functional.soft_margin_loss", reduction, size_average, reduce)
     return _pairwise(w, "soft_margin_loss", high(w, input), high(w, target), kind)
 
 
 @operator("torch.nn.functional.multilabel_soft_margin_loss")
 def multilabel_soft_margin_loss(
-    w: World, input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: bool | None = None,
-    reduce: bool | None = None, reduction: str = "mean",
-) -> Tensor:  # fmt: skip
+    w: World,
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+) -> Tensor:
     from .pointwise import logsigmoid
 
     kind = _reduction("torch.nn.functional.multilabel_soft_margin_loss", reduction, size_average, reduce)
@@ -399,21 +518,36 @@ def multilabel_soft_margin_loss(
 
 @operator("torch.nn.functional.multi_margin_loss")
 def multi_margin_loss(
-    w: World, input: Tensor, target: Tensor, p: int = 1, margin: float = 1.0, weight: Tensor | None = None,
-    size_average: bool | None = None, reduce: bool | None = None, reduction: str = "mean",
-) -> Tensor:  # fmt: skip
+    w: World,
+    input: Tensor,
+    target: Tensor,
+    p: int = 1,
+    margin: float = 1.0,
+    weight: Tensor | None = None,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+) -> Tensor:
     kind = _reduction("torch.nn.functional.multi_margin_loss", reduction, size_average, reduce)
     x = high(w, input)
     result = w.new((x.shape[0],) if kind == "none" else (), x.dtype, "multi_margin_loss", x.storage.device)
-    record(w, "multi_margin_loss", (x,), (x, target), _LossBack("multi_margin_loss_backward", (True,)), result)
+    record(
+        w, "multi_margin_loss", (x,), (x, target), _LossBack("multi_margin_loss_backward", (True,)), result
+    )
     return result
 
 
 @operator("torch.nn.functional.ctc_loss")
 def ctc_loss(
-    w: World, log_probs: Tensor, targets: Tensor, input_lengths: object, target_lengths: object, blank: int = 0,
-    reduction: str = "mean", zero_infinity: bool = False,
-) -> Tensor:  # fmt: skip
+    w: World,
+    log_probs: Tensor,
+    targets: Tensor,
+    input_lengths: object,
+    target_lengths: object,
+    blank: int = 0,
+    reduction: str = "mean",
+    zero_infinity: bool = False,
+) -> Tensor:
     """Keeps the log-probabilities and a table of (batch, time, 2 * target + 1)."""
     x = log_probs
     steps, batch = x.shape[0], (x.shape[1] if x.ndim == 3 else 1)
@@ -423,5 +557,3 @@ def ctc_loss(
     back = _LossBack("ctc_loss_backward", (True,))
     record(w, "ctc_loss", (x,), (x, targets, losses, alpha), back, losses)
     return _reduced(w, losses, _reduction("torch.nn.functional.ctc_loss", reduction))
-
-

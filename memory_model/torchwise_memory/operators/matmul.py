@@ -54,7 +54,9 @@ def linear(w: World, input: Tensor, weight: Tensor, bias: Tensor | None = None) 
     offset = None if bias is None else low(w, bias)
     columns = matrix.shape[-1]
     if not x.shape or x.shape[-1] != columns:
-        raise Unsupported("torch.nn.functional.linear", f"{tuple(x.shape)} by {tuple(matrix.shape)}; torch raises here")
+        raise Unsupported(
+            "torch.nn.functional.linear", f"{tuple(x.shape)} by {tuple(matrix.shape)}; torch raises here"
+        )
     _same_type("torch.nn.functional.linear", x, matrix)
     if x.ndim > 2 and view_strides(x.shape, x.strides, (x.numel // max(columns, 1), columns)) is None:
         x = contiguous(w, x)
@@ -164,7 +166,9 @@ def _add_product(
     addend, a, b = low(w, input), low(w, a), low(w, b)
     _same_type(f"torch.{name}", a, b)
     if broadcast(addend.shape, shape) != tuple(shape):
-        raise Unsupported(f"torch.{name}", f"{tuple(addend.shape)} does not broadcast to {tuple(shape)}; torch raises here")
+        raise Unsupported(
+            f"torch.{name}", f"{tuple(addend.shape)} does not broadcast to {tuple(shape)}; torch raises here"
+        )
     w.matrix_workspace(a.storage.device)
     result = w.new(shape, a.dtype, name, a.storage.device)
     if addend.requires_grad or a.requires_grad or b.requires_grad:
@@ -176,21 +180,42 @@ def _add_product(
 
 @operator("torch.addmm", method="addmm")
 def addmm(
-    w: World, input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: Scalar = 1, alpha: Scalar = 1, out: None = None
+    w: World,
+    input: Tensor,
+    mat1: Tensor,
+    mat2: Tensor,
+    *,
+    beta: Scalar = 1,
+    alpha: Scalar = 1,
+    out: None = None,
 ) -> Tensor:
     return _add_product(w, "addmm", input, mat1, mat2, (mat1.shape[0], mat2.shape[1]), beta, alpha)
 
 
 @operator("torch.addmv", method="addmv")
 def addmv(
-    w: World, input: Tensor, mat: Tensor, vec: Tensor, *, beta: Scalar = 1, alpha: Scalar = 1, out: None = None
+    w: World,
+    input: Tensor,
+    mat: Tensor,
+    vec: Tensor,
+    *,
+    beta: Scalar = 1,
+    alpha: Scalar = 1,
+    out: None = None,
 ) -> Tensor:
     return _add_product(w, "addmv", input, mat, vec, (mat.shape[0],), beta, alpha)
 
 
 @operator("torch.baddbmm", method="baddbmm")
 def baddbmm(
-    w: World, input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Scalar = 1, alpha: Scalar = 1, out: None = None
+    w: World,
+    input: Tensor,
+    batch1: Tensor,
+    batch2: Tensor,
+    *,
+    beta: Scalar = 1,
+    alpha: Scalar = 1,
+    out: None = None,
 ) -> Tensor:
     shape = (batch1.shape[0], batch1.shape[1], batch2.shape[2])
     return _add_product(w, "baddbmm", input, batch1, batch2, shape, beta, alpha)
@@ -198,14 +223,23 @@ def baddbmm(
 
 @operator("torch.addbmm", method="addbmm")
 def addbmm(
-    w: World, input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Scalar = 1, alpha: Scalar = 1, out: None = None
+    w: World,
+    input: Tensor,
+    batch1: Tensor,
+    batch2: Tensor,
+    *,
+    beta: Scalar = 1,
+    alpha: Scalar = 1,
+    out: None = None,
 ) -> Tensor:
     shape = (batch1.shape[1], batch2.shape[2])
     return _add_product(w, "addbmm", input, batch1, batch2, shape, beta, alpha)
 
 
 @method("addmm_", "baddbmm_")
-def addmm_(w: World, self: Tensor, mat1: Tensor, mat2: Tensor, *, beta: Scalar = 1, alpha: Scalar = 1) -> Tensor:
+def addmm_(
+    w: World, self: Tensor, mat1: Tensor, mat2: Tensor, *, beta: Scalar = 1, alpha: Scalar = 1
+) -> Tensor:
     from .support import record_inplace
 
     w.matrix_workspace(self.storage.device)
@@ -248,7 +282,9 @@ def _matmul(w: World, a: Tensor, b: Tensor) -> Tensor:
         rows = reshape_to(w, a, (prod(a.shape[:-1]), a.shape[-1]))
         if b.ndim == 1:
             return reshape_to(w, _product(w, "mv", rows, b, (rows.shape[0],)), a.shape[:-1])
-        return reshape_to(w, _product(w, "mm", rows, b, (rows.shape[0], b.shape[1])), (*a.shape[:-1], b.shape[1]))
+        return reshape_to(
+            w, _product(w, "mm", rows, b, (rows.shape[0], b.shape[1])), (*a.shape[:-1], b.shape[1])
+        )
     if a.ndim == 2 and b.ndim > 2 and _folds(a, b):
         swapped = _matmul(w, transpose(w, b, -1, -2), transpose(w, a, 0, 1))
         return transpose(w, swapped, -1, -2)
@@ -261,7 +297,9 @@ def _folds(a: Tensor, b: Tensor) -> bool:
         return True
     if a.ndim == 1:
         return True
-    return view_strides(b.shape, b.strides, (prod(b.shape[:-1]), b.shape[-1])) is not None and b.strides[-2] == 1
+    return (
+        view_strides(b.shape, b.strides, (prod(b.shape[:-1]), b.shape[-1])) is not None and b.strides[-2] == 1
+    )
 
 
 def _batched(w: World, a: Tensor, b: Tensor) -> Tensor:
@@ -396,9 +434,7 @@ def _contract(
     return reshape_to(w, product, tuple(sizes[label] for label in order)), "".join(order)
 
 
-def _arranged(
-    w: World, tensor: Tensor, labels: str, *groups_and_sizes: list[str] | dict[str, int]
-) -> Tensor:
+def _arranged(w: World, tensor: Tensor, labels: str, *groups_and_sizes: list[str] | dict[str, int]) -> Tensor:
     *groups, sizes = groups_and_sizes
     assert isinstance(sizes, dict)
     order = [label for group in groups for label in group]
@@ -471,5 +507,3 @@ def kron(w: World, input: Tensor, other: Tensor, *, out: None = None) -> Tensor:
     back = _BilinearBack((input.shape, other.shape), (input.requires_grad, other.requires_grad))
     record(w, "kron", (input, other), (input, other), back, result)
     return result
-
-

@@ -59,13 +59,20 @@ def _statistics_dtype(x: Tensor) -> DType:
 
 @operator("torch.nn.functional.layer_norm")
 def layer_norm(
-    w: World, input: Tensor, normalized_shape: object, weight: Tensor | None = None, bias: Tensor | None = None,
+    w: World,
+    input: Tensor,
+    normalized_shape: object,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
     eps: float = 1e-05,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Of the autocast class "fp32". Keeps its input, a mean and a reciprocal deviation (fp32) a row, and the weight."""
     shape = integers(normalized_shape, "torch.nn.functional.layer_norm")
     if tuple(input.shape[input.ndim - len(shape) :]) != shape:
-        raise Unsupported("torch.nn.functional.layer_norm", f"{tuple(input.shape)} does not end in {shape}; torch raises here")
+        raise Unsupported(
+            "torch.nn.functional.layer_norm",
+            f"{tuple(input.shape)} does not end in {shape}; torch raises here",
+        )
     x = contiguous(w, high(w, input))
     scale = None if weight is None else high(w, weight)
     shift = None if bias is None else high(w, bias)
@@ -80,14 +87,21 @@ def layer_norm(
 
 @operator("torch.layer_norm")
 def torch_layer_norm(
-    w: World, input: Tensor, normalized_shape: object, weight: Tensor | None = None, bias: Tensor | None = None,
-    eps: float = 1e-05, cudnn_enable: bool = True,
-) -> Tensor:  # fmt: skip
+    w: World,
+    input: Tensor,
+    normalized_shape: object,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-05,
+    cudnn_enable: bool = True,
+) -> Tensor:
     return layer_norm(w, input, normalized_shape, weight, bias, eps)
 
 
 @operator("torch.nn.functional.rms_norm", "torch.rms_norm")
-def rms_norm(w: World, input: Tensor, normalized_shape: object, weight: Tensor | None = None, eps: float | None = None) -> Tensor:
+def rms_norm(
+    w: World, input: Tensor, normalized_shape: object, weight: Tensor | None = None, eps: float | None = None
+) -> Tensor:
     """The composite: fp32 input, its square's mean, two products. Of the autocast class "fp32"."""
     from .pointwise import UNARY, add, apply_unary, mul, pow
     from .reductions import mean
@@ -106,13 +120,19 @@ def rms_norm(w: World, input: Tensor, normalized_shape: object, weight: Tensor |
 
 @operator("torch.nn.functional.group_norm")
 def group_norm(
-    w: World, input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None,
+    w: World,
+    input: Tensor,
+    num_groups: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
     eps: float = 1e-05,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Of the autocast class "fp32". Keeps its input and two fp32 statistics a group."""
     groups = extent(num_groups, "torch.nn.functional.group_norm")
     if input.ndim < 2 or input.shape[1] % groups:
-        raise Unsupported("torch.nn.functional.group_norm", f"{tuple(input.shape)} in {groups} groups; torch raises here")
+        raise Unsupported(
+            "torch.nn.functional.group_norm", f"{tuple(input.shape)} in {groups} groups; torch raises here"
+        )
     x = high(w, input)
     scale = None if weight is None else high(w, weight)
     shift = None if bias is None else high(w, bias)
@@ -127,24 +147,41 @@ def group_norm(
 
 @operator("torch.group_norm")
 def torch_group_norm(
-    w: World, input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None,
-    eps: float = 1e-05, cudnn_enabled: bool = True,
-) -> Tensor:  # fmt: skip
+    w: World,
+    input: Tensor,
+    num_groups: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-05,
+    cudnn_enabled: bool = True,
+) -> Tensor:
     return group_norm(w, input, num_groups, weight, bias, eps)
 
 
 @operator("torch.nn.functional.batch_norm")
 def batch_norm(
-    w: World, input: Tensor, running_mean: Tensor | None, running_var: Tensor | None, weight: Tensor | None = None,
-    bias: Tensor | None = None, training: bool = False, momentum: float = 0.1, eps: float = 1e-05,
-) -> Tensor:  # fmt: skip
+    w: World,
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-05,
+) -> Tensor:
     """Keeps its input, not its output; in training two statistics a channel. Takes half inputs with fp32 weights."""
     if input.ndim < 2:
-        raise Unsupported("torch.nn.functional.batch_norm", f"input of {input.ndim} dimensions; torch raises here")
+        raise Unsupported(
+            "torch.nn.functional.batch_norm", f"input of {input.ndim} dimensions; torch raises here"
+        )
     x = input
     channels = x.shape[1]
     if weight is not None and weight.shape != (channels,):
-        raise Unsupported("torch.nn.functional.batch_norm", f"{channels} channels by weight {tuple(weight.shape)}; torch raises here")
+        raise Unsupported(
+            "torch.nn.functional.batch_norm",
+            f"{channels} channels by weight {tuple(weight.shape)}; torch raises here",
+        )
     result = w.like(x, "batch_norm")
     saved: list[Tensor | None] = [x, weight]
     if training:
@@ -152,24 +189,45 @@ def batch_norm(
             saved.append(w.new((channels,), dtypes.float32, name, x.storage.device))
     else:
         saved += [running_mean, running_var]
-    record(w, "batch_norm", (x, weight, bias), saved, _NormBack("batch_norm_backward", x, weight, bias, False), result)
+    record(
+        w,
+        "batch_norm",
+        (x, weight, bias),
+        saved,
+        _NormBack("batch_norm_backward", x, weight, bias, False),
+        result,
+    )
     return result
 
 
 @operator("torch.batch_norm")
 def torch_batch_norm(
-    w: World, input: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor | None,
-    running_var: Tensor | None, training: bool, momentum: float, eps: float, cudnn_enabled: bool,
-) -> Tensor:  # fmt: skip
+    w: World,
+    input: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+    cudnn_enabled: bool,
+) -> Tensor:
     return batch_norm(w, input, running_mean, running_var, weight, bias, training, momentum, eps)
 
 
 @operator("torch.nn.functional.instance_norm")
 def instance_norm(
-    w: World, input: Tensor, running_mean: Tensor | None = None, running_var: Tensor | None = None,
-    weight: Tensor | None = None, bias: Tensor | None = None, use_input_stats: bool = True, momentum: float = 0.1,
+    w: World,
+    input: Tensor,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
     eps: float = 1e-05,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Batch norm of each sample's channels: the weights are repeated for every sample."""
     from .views import repeat
 
@@ -190,7 +248,11 @@ def local_response_norm(
     from .views import pad, squeeze, unsqueeze
 
     squared = unsqueeze(w, mul(w, input, input), 1)
-    flat = squared if input.ndim == 3 else reshape_to(w, squared, (input.shape[0], 1, input.shape[1], prod(input.shape[2:])))
+    flat = (
+        squared
+        if input.ndim == 3
+        else reshape_to(w, squared, (input.shape[0], 1, input.shape[1], prod(input.shape[2:])))
+    )
     padded = pad(w, flat, (0, 0, size // 2, (size - 1) // 2))
     del squared, flat
     pooled = squeeze(w, avg_pool2d(w, padded, (size, 1), 1), 1)

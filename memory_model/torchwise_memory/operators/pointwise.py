@@ -78,7 +78,14 @@ def apply_unary(w: World, spec: Unary, input: Tensor, fp32: bool | None = None) 
     if spec.value is not None:
         set_values(result, spec.value, source)
     kept = source if spec.keeps == "input" else result
-    record(w, spec.name, (source,), (kept,) if spec.keeps else (), UnaryBack(spec.name + "_backward", spec.temporaries), result)
+    record(
+        w,
+        spec.name,
+        (source,),
+        (kept,) if spec.keeps else (),
+        UnaryBack(spec.name + "_backward", spec.temporaries),
+        result,
+    )
     return result
 
 
@@ -90,7 +97,9 @@ def apply_unary_(w: World, spec: Unary, input: Tensor, keeps: str | None = None)
         saved = (w.like(input, "clone"),)
     elif keeps:
         saved = (input,)
-    return record_inplace(w, spec.name + "_", input, (), saved, UnaryBack(spec.name + "_backward", spec.temporaries))
+    return record_inplace(
+        w, spec.name + "_", input, (), saved, UnaryBack(spec.name + "_backward", spec.temporaries)
+    )
 
 
 def _sigmoid(x: float) -> float:
@@ -157,7 +166,9 @@ def _define(spec: Unary) -> tuple[Callable[..., Tensor], Callable[..., Tensor]]:
         names.append(f"torch.nn.functional.{spec.name}")
     if spec.name in ("erf", "erfc", "erfinv", "exp2", "expm1", "log1p", "sinc", "digamma"):
         names.append(f"torch.special.{spec.name}")
-    return operator(*names, method=spec.name)(plain), operator(f"torch.{spec.name}_", method=f"{spec.name}_")(inplace)
+    return operator(*names, method=spec.name)(plain), operator(f"torch.{spec.name}_", method=f"{spec.name}_")(
+        inplace
+    )
 
 
 # One pair of entries for each row of the table; `registrations` finds them by walking the dictionary below.
@@ -197,7 +208,11 @@ def round_operator(w: World, input: Tensor, ndigits: object = None) -> Tensor:
 @operator("torch.clone", method="clone")
 def clone(w: World, input: Tensor, *, memory_format: object = None) -> Tensor:
     """A copy; dense inputs keep their layout unless another is asked for."""
-    strides = formatted_strides(input.shape, memory_format) if memory_format not in (None, "preserve_format") else None
+    strides = (
+        formatted_strides(input.shape, memory_format)
+        if memory_format not in (None, "preserve_format")
+        else None
+    )
     if strides is not None:
         result = w.new(input.shape, input.dtype, "clone", input.storage.device, strides)
     else:
@@ -210,7 +225,9 @@ def clone(w: World, input: Tensor, *, memory_format: object = None) -> Tensor:
 # --- activations
 
 
-def _activation(w: World, name: str, input: Tensor, keeps: str, inplace: bool, inplace_keeps: str = "") -> Tensor:
+def _activation(
+    w: World, name: str, input: Tensor, keeps: str, inplace: bool, inplace_keeps: str = ""
+) -> Tensor:
     spec = Unary(name, keeps)
     if inplace:
         return apply_unary_(w, spec, input, inplace_keeps or keeps)
@@ -243,7 +260,9 @@ def relu6(w: World, input: Tensor, inplace: bool = False) -> Tensor:
 
 
 @operator("torch.nn.functional.hardtanh")
-def hardtanh(w: World, input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Tensor:
+def hardtanh(
+    w: World, input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False
+) -> Tensor:
     return _activation(w, "hardtanh", input, "input", inplace)
 
 
@@ -392,7 +411,9 @@ class _PreluBack:
 
 
 @operator("torch.clamp", "torch.clip", method=("clamp", "clip"))
-def clamp(w: World, input: Tensor, min: Operand | None = None, max: Operand | None = None, *, out: None = None) -> Tensor:
+def clamp(
+    w: World, input: Tensor, min: Operand | None = None, max: Operand | None = None, *, out: None = None
+) -> Tensor:
     """Keeps the input and, as tensors, the bounds; the backward makes masks."""
     bounds = [bound for bound in (min, max) if isinstance(bound, Tensor)]
     operands: list[Operand] = [input, *(bound for bound in (min, max) if bound is not None)]
@@ -453,16 +474,25 @@ def clamp_min_(w: World, input: Tensor, min: Operand) -> Tensor:
 
 @operator("torch.nan_to_num", method="nan_to_num")
 def nan_to_num(
-    w: World, input: Tensor, nan: float | None = 0.0, posinf: float | None = None, neginf: float | None = None, *,
+    w: World,
+    input: Tensor,
+    nan: float | None = 0.0,
+    posinf: float | None = None,
+    neginf: float | None = None,
+    *,
     out: None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     return apply_unary(w, Unary("nan_to_num", "input", 1), input)
 
 
 @operator("torch.nan_to_num_", method="nan_to_num_")
 def nan_to_num_(
-    w: World, input: Tensor, nan: float | None = 0.0, posinf: float | None = None, neginf: float | None = None,
-) -> Tensor:  # fmt: skip
+    w: World,
+    input: Tensor,
+    nan: float | None = 0.0,
+    posinf: float | None = None,
+    neginf: float | None = None,
+) -> Tensor:
     return apply_unary_(w, Unary("nan_to_num", "input", 1), input)
 
 
@@ -501,7 +531,9 @@ _ADD_BACK, _SUB_BACK = AddBack(False), AddBack(True)
 def add(w: World, input: Operand, other: Operand, *, alpha: Scalar = 1, out: None = None) -> Tensor:
     result = _binary(w, "add", input, other)
     _values(result, lambda a, b: a + alpha * b, input, other, alpha)  # type: ignore[operator]
-    back = _ADD_BACK if alpha == 1 or _tensor(other) is None or not needs_graph(w, _tensor(other)) else _SUB_BACK
+    back = (
+        _ADD_BACK if alpha == 1 or _tensor(other) is None or not needs_graph(w, _tensor(other)) else _SUB_BACK
+    )
     record(w, "add", (_tensor(input), _tensor(other)), (), back, result)
     return result
 
@@ -526,7 +558,9 @@ def rsub(w: World, input: Operand, other: Operand, *, alpha: Scalar = 1) -> Tens
     return result
 
 
-def _values(result: Tensor, function: Callable[..., float], a: Operand, b: Operand, alpha: Scalar = 1) -> None:
+def _values(
+    result: Tensor, function: Callable[..., float], a: Operand, b: Operand, alpha: Scalar = 1
+) -> None:
     if isinstance(alpha, bool | int | float):
         set_values(result, function, a, b)
 
@@ -544,7 +578,10 @@ class MulBack:
         gradient = gradients[0]
         assert gradient is not None
         other, this = saved
-        return [_times(w, gradient, other) if self.first else None, _times(w, gradient, this) if self.second else None]
+        return [
+            _times(w, gradient, other) if self.first else None,
+            _times(w, gradient, this) if self.second else None,
+        ]
 
 
 def _times(w: World, gradient: Tensor, factor: Tensor | None) -> Tensor:
@@ -561,7 +598,9 @@ def mul(w: World, input: Operand, other: Operand, *, out: None = None) -> Tensor
     a, b = _tensor(input), _tensor(other)
     first, second = a is not None and a.requires_grad, b is not None and b.requires_grad
     if first or second:
-        record(w, "mul", (a, b), (b if first else None, a if second else None), MulBack(first, second), result)
+        record(
+            w, "mul", (a, b), (b if first else None, a if second else None), MulBack(first, second), result
+        )
     return result
 
 
@@ -582,15 +621,21 @@ class DivBack:
         lower = None
         if self.second:
             negated = w.like(gradient, "neg")
-            quotient = elementwise(w, "div", gradient.dtype, *[t for t in (dividend, divisor) if t is not None])
+            quotient = elementwise(
+                w, "div", gradient.dtype, *[t for t in (dividend, divisor) if t is not None]
+            )
             quotient = w.like(quotient, "div")
             lower = elementwise(w, "mul", gradient.dtype, negated, quotient)
             del negated, quotient
         return [upper, lower]
 
 
-@operator("torch.div", "torch.divide", "torch.true_divide", method=("div", "divide", "true_divide", "__truediv__"))
-def div(w: World, input: Operand, other: Operand, *, rounding_mode: str | None = None, out: None = None) -> Tensor:
+@operator(
+    "torch.div", "torch.divide", "torch.true_divide", method=("div", "divide", "true_divide", "__truediv__")
+)
+def div(
+    w: World, input: Operand, other: Operand, *, rounding_mode: str | None = None, out: None = None
+) -> Tensor:
     if rounding_mode == "floor":
         return floor_divide(w, input, other)
     dtype = result_type(w, input, other)
@@ -749,7 +794,14 @@ def atan2(w: World, input: Tensor, other: Tensor, *, out: None = None) -> Tensor
     input, other = widest(w, input, other)
     result = _binary(w, "atan2", input, other, float_result(w, result_type(w, input, other)))
     set_values(result, math.atan2, input, other)
-    record(w, "atan2", (input, other), (input, other), _ExtremumBack(input.requires_grad, other.requires_grad), result)
+    record(
+        w,
+        "atan2",
+        (input, other),
+        (input, other),
+        _ExtremumBack(input.requires_grad, other.requires_grad),
+        result,
+    )
     return result
 
 
@@ -832,12 +884,16 @@ def _addc(w: World, name: str, input: Tensor, tensor1: Tensor, tensor2: Tensor) 
 
 
 @operator("torch.addcmul", method="addcmul")
-def addcmul(w: World, input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Scalar = 1, out: None = None) -> Tensor:
+def addcmul(
+    w: World, input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Scalar = 1, out: None = None
+) -> Tensor:
     return _addc(w, "addcmul", input, tensor1, tensor2)
 
 
 @operator("torch.addcdiv", method="addcdiv")
-def addcdiv(w: World, input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Scalar = 1, out: None = None) -> Tensor:
+def addcdiv(
+    w: World, input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Scalar = 1, out: None = None
+) -> Tensor:
     return _addc(w, "addcdiv", input, tensor1, tensor2)
 
 
@@ -978,11 +1034,21 @@ class _WhereBack:
     def __call__(self, w: World, saved: Saved, gradients: Gradients) -> Gradients:
         gradient = gradients[0]
         assert gradient is not None
-        return [w.like(gradient, "where") if self.first else None, w.like(gradient, "where") if self.second else None]
+        return [
+            w.like(gradient, "where") if self.first else None,
+            w.like(gradient, "where") if self.second else None,
+        ]
 
 
 @operator("torch.where")
-def where(w: World, condition: Tensor, input: Operand | None = None, other: Operand | None = None, *, out: None = None) -> object:
+def where(
+    w: World,
+    condition: Tensor,
+    input: Operand | None = None,
+    other: Operand | None = None,
+    *,
+    out: None = None,
+) -> object:
     """Keeps the condition. With one argument it is `nonzero(as_tuple=True)`."""
     if input is None or other is None:
         from .indexing import nonzero
@@ -1058,7 +1124,12 @@ def imag(w: World, input: Tensor) -> Tensor:
     return complex_part(w, input, "imag")
 
 
-@operator("torch.conj", "torch.conj_physical", "torch.resolve_conj", method=("conj", "conj_physical", "resolve_conj"))
+@operator(
+    "torch.conj",
+    "torch.conj_physical",
+    "torch.resolve_conj",
+    method=("conj", "conj_physical", "resolve_conj"),
+)
 def conj(w: World, input: Tensor) -> Tensor:
     """A lazy view for complex types; real tensors are returned as they are."""
     return input
@@ -1084,4 +1155,3 @@ def complex_(w: World, real: Tensor, imag: Tensor, *, out: None = None) -> Tenso
     result = elementwise(w, "complex", dtypes.complex_of(real.dtype), real, imag)
     record(w, "complex", (real, imag), (), _WhereBack(real.requires_grad, imag.requires_grad), result)
     return result
-

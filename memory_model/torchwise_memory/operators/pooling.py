@@ -22,7 +22,9 @@ from .support import (
 )
 
 
-def pooled_size(size: int, kernel: int, stride: int, padding: int, dilation: int = 1, ceil_mode: bool = False) -> int:
+def pooled_size(
+    size: int, kernel: int, stride: int, padding: int, dilation: int = 1, ceil_mode: bool = False
+) -> int:
     """The extent after pooling, by torch's `pooling_output_shape`."""
     reach = size + 2 * padding - dilation * (kernel - 1) - 1 + (stride - 1 if ceil_mode else 0)
     count = reach // stride + 1
@@ -55,9 +57,15 @@ class _InputLikeBack:
 
 
 def _windows(
-    name: str, dims: int, input: Tensor, kernel_size: object, stride: object, padding: object, dilation: object,
+    name: str,
+    dims: int,
+    input: Tensor,
+    kernel_size: object,
+    stride: object,
+    padding: object,
+    dilation: object,
     ceil_mode: bool,
-) -> Shape:  # fmt: skip
+) -> Shape:
     if input.ndim not in (dims + 1, dims + 2):
         raise Unsupported(name, f"input of {input.ndim} dimensions; torch raises here")
     kernel = spread(kernel_size, dims, name)
@@ -65,7 +73,12 @@ def _windows(
     spatial = tuple(
         pooled_size(size, k, s, p, d, ceil_mode)
         for size, k, s, p, d in zip(
-            input.shape[-dims:], kernel, steps, spread(padding, dims, name), spread(dilation, dims, name), strict=True
+            input.shape[-dims:],
+            kernel,
+            steps,
+            spread(padding, dims, name),
+            spread(dilation, dims, name),
+            strict=True,
         )
     )
     if any(size <= 0 for size in spatial):
@@ -74,9 +87,17 @@ def _windows(
 
 
 def _max_pool(
-    w: World, name: str, dims: int, input: Tensor, kernel_size: object, stride: object, padding: object,
-    dilation: object, ceil_mode: bool, return_indices: bool,
-) -> object:  # fmt: skip
+    w: World,
+    name: str,
+    dims: int,
+    input: Tensor,
+    kernel_size: object,
+    stride: object,
+    padding: object,
+    dilation: object,
+    ceil_mode: bool,
+    return_indices: bool,
+) -> object:
     """Keeps the input and int64 indices of the output's size."""
     spatial = _windows(name, dims, input, kernel_size, stride, padding, dilation, ceil_mode)
     shape = (*input.shape[:-dims], *spatial)
@@ -88,49 +109,84 @@ def _max_pool(
 
 @operator("torch.nn.functional.max_pool1d")
 def max_pool1d(
-    w: World, input: Tensor, kernel_size: object, stride: object = None, padding: object = 0, dilation: object = 1,
-    ceil_mode: bool = False, return_indices: bool = False,
-) -> object:  # fmt: skip
+    w: World,
+    input: Tensor,
+    kernel_size: object,
+    stride: object = None,
+    padding: object = 0,
+    dilation: object = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> object:
     name = "torch.nn.functional.max_pool1d"
     return _max_pool(w, name, 1, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
 
 
 @operator("torch.nn.functional.max_pool2d")
 def max_pool2d(
-    w: World, input: Tensor, kernel_size: object, stride: object = None, padding: object = 0, dilation: object = 1,
-    ceil_mode: bool = False, return_indices: bool = False,
-) -> object:  # fmt: skip
+    w: World,
+    input: Tensor,
+    kernel_size: object,
+    stride: object = None,
+    padding: object = 0,
+    dilation: object = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> object:
     name = "torch.nn.functional.max_pool2d"
     return _max_pool(w, name, 2, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
 
 
 @operator("torch.nn.functional.max_pool3d")
 def max_pool3d(
-    w: World, input: Tensor, kernel_size: object, stride: object = None, padding: object = 0, dilation: object = 1,
-    ceil_mode: bool = False, return_indices: bool = False,
-) -> object:  # fmt: skip
+    w: World,
+    input: Tensor,
+    kernel_size: object,
+    stride: object = None,
+    padding: object = 0,
+    dilation: object = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> object:
     name = "torch.nn.functional.max_pool3d"
     return _max_pool(w, name, 3, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
 
 
 @operator("torch.max_pool1d")
 def torch_max_pool1d(
-    w: World, input: Tensor, kernel_size: object, stride: object = None, padding: object = 0, dilation: object = 1,
+    w: World,
+    input: Tensor,
+    kernel_size: object,
+    stride: object = None,
+    padding: object = 0,
+    dilation: object = 1,
     ceil_mode: bool = False,
-) -> object:  # fmt: skip
+) -> object:
     return max_pool1d(w, input, kernel_size, stride, padding, dilation, ceil_mode)
 
 
 @operator("torch.max_pool2d")
 def torch_max_pool2d(
-    w: World, input: Tensor, kernel_size: object, stride: object = None, padding: object = 0, dilation: object = 1,
+    w: World,
+    input: Tensor,
+    kernel_size: object,
+    stride: object = None,
+    padding: object = 0,
+    dilation: object = 1,
     ceil_mode: bool = False,
-) -> object:  # fmt: skip
+) -> object:
     return max_pool2d(w, input, kernel_size, stride, padding, dilation, ceil_mode)
 
 
 def _avg_pool(
-    w: World, name: str, dims: int, input: Tensor, kernel_size: object, stride: object, padding: object, ceil_mode: bool
+    w: World,
+    name: str,
+    dims: int,
+    input: Tensor,
+    kernel_size: object,
+    stride: object,
+    padding: object,
+    ceil_mode: bool,
 ) -> Tensor:
     """Keeps the input, whose values the backward does not even need."""
     spatial = _windows(name, dims, input, kernel_size, stride, padding, 1, ceil_mode)
@@ -141,31 +197,53 @@ def _avg_pool(
 
 @operator("torch.nn.functional.avg_pool1d", "torch.avg_pool1d")
 def avg_pool1d(
-    w: World, input: Tensor, kernel_size: object, stride: object = None, padding: object = 0, ceil_mode: bool = False,
+    w: World,
+    input: Tensor,
+    kernel_size: object,
+    stride: object = None,
+    padding: object = 0,
+    ceil_mode: bool = False,
     count_include_pad: bool = True,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     return _avg_pool(w, "torch.nn.functional.avg_pool1d", 1, input, kernel_size, stride, padding, ceil_mode)
 
 
 @operator("torch.nn.functional.avg_pool2d")
 def avg_pool2d(
-    w: World, input: Tensor, kernel_size: object, stride: object = None, padding: object = 0, ceil_mode: bool = False,
-    count_include_pad: bool = True, divisor_override: int | None = None,
-) -> Tensor:  # fmt: skip
+    w: World,
+    input: Tensor,
+    kernel_size: object,
+    stride: object = None,
+    padding: object = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Tensor:
     return _avg_pool(w, "torch.nn.functional.avg_pool2d", 2, input, kernel_size, stride, padding, ceil_mode)
 
 
 @operator("torch.nn.functional.avg_pool3d")
 def avg_pool3d(
-    w: World, input: Tensor, kernel_size: object, stride: object = None, padding: object = 0, ceil_mode: bool = False,
-    count_include_pad: bool = True, divisor_override: int | None = None,
-) -> Tensor:  # fmt: skip
+    w: World,
+    input: Tensor,
+    kernel_size: object,
+    stride: object = None,
+    padding: object = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Tensor:
     return _avg_pool(w, "torch.nn.functional.avg_pool3d", 3, input, kernel_size, stride, padding, ceil_mode)
 
 
 @operator("torch.nn.functional.lp_pool2d")
 def lp_pool2d(
-    w: World, input: Tensor, norm_type: float, kernel_size: object, stride: object = None, ceil_mode: bool = False
+    w: World,
+    input: Tensor,
+    norm_type: float,
+    kernel_size: object,
+    stride: object = None,
+    ceil_mode: bool = False,
 ) -> Tensor:
     from .pointwise import mul, pow
 
@@ -187,7 +265,14 @@ def _adaptive_avg(w: World, name: str, dims: int, input: Tensor, output_size: ob
 
         return mean(w, input, list(range(-dims, 0)), True)
     result = _result(w, "adaptive_avg_pool", input, (*input.shape[:-dims], *size))
-    record(w, "adaptive_avg_pool", (input,), (input,), _InputLikeBack("adaptive_avg_pool_backward", input), result)
+    record(
+        w,
+        "adaptive_avg_pool",
+        (input,),
+        (input,),
+        _InputLikeBack("adaptive_avg_pool_backward", input),
+        result,
+    )
     return result
 
 
@@ -206,7 +291,9 @@ def adaptive_avg_pool3d(w: World, input: Tensor, output_size: object) -> Tensor:
     return _adaptive_avg(w, "torch.nn.functional.adaptive_avg_pool3d", 3, input, output_size)
 
 
-def _adaptive_max(w: World, name: str, dims: int, input: Tensor, output_size: object, return_indices: bool) -> object:
+def _adaptive_max(
+    w: World, name: str, dims: int, input: Tensor, output_size: object, return_indices: bool
+) -> object:
     shape = (*input.shape[:-dims], *_adaptive_size(name, dims, input, output_size))
     result = _result(w, "adaptive_max_pool", input, shape)
     indices = _result(w, "adaptive_max_pool indices", input, shape, dtypes.int64)
@@ -235,9 +322,15 @@ def adaptive_max_pool3d(w: World, input: Tensor, output_size: object, return_ind
 
 @operator("torch.nn.functional.interpolate")
 def interpolate(
-    w: World, input: Tensor, size: object = None, scale_factor: object = None, mode: str = "nearest",
-    align_corners: bool | None = None, recompute_scale_factor: bool | None = None, antialias: bool = False,
-) -> Tensor:  # fmt: skip
+    w: World,
+    input: Tensor,
+    size: object = None,
+    scale_factor: object = None,
+    mode: str = "nearest",
+    align_corners: bool | None = None,
+    recompute_scale_factor: bool | None = None,
+    antialias: bool = False,
+) -> Tensor:
     """Of the autocast class "fp32". Keeps nothing. "area" is adaptive average pooling."""
     name = "torch.nn.functional.interpolate"
     dims = input.ndim - 2
@@ -252,11 +345,19 @@ def interpolate(
     return result
 
 
-@operator("torch.nn.functional.upsample", "torch.nn.functional.upsample_nearest", "torch.nn.functional.upsample_bilinear")
+@operator(
+    "torch.nn.functional.upsample",
+    "torch.nn.functional.upsample_nearest",
+    "torch.nn.functional.upsample_bilinear",
+)
 def upsample(
-    w: World, input: Tensor, size: object = None, scale_factor: object = None, mode: str = "nearest",
+    w: World,
+    input: Tensor,
+    size: object = None,
+    scale_factor: object = None,
+    mode: str = "nearest",
     align_corners: bool | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     return interpolate(w, input, size, scale_factor, mode, align_corners)
 
 
@@ -288,9 +389,13 @@ class _GridBack:
 
 @operator("torch.nn.functional.grid_sample")
 def grid_sample(
-    w: World, input: Tensor, grid: Tensor, mode: str = "bilinear", padding_mode: str = "zeros",
+    w: World,
+    input: Tensor,
+    grid: Tensor,
+    mode: str = "bilinear",
+    padding_mode: str = "zeros",
     align_corners: bool | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Of the autocast class "promote". Keeps input and grid; the gradient of the grid is always made."""
     from .support import widest
 

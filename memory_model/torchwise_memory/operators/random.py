@@ -64,27 +64,37 @@ def _feature_dropout(w: World, input: Tensor, p: float, training: bool, inplace:
 
 
 @operator("torch.nn.functional.dropout1d")
-def dropout1d(w: World, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+def dropout1d(
+    w: World, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+) -> Tensor:
     return _feature_dropout(w, input, p, training, inplace)
 
 
 @operator("torch.nn.functional.dropout2d")
-def dropout2d(w: World, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+def dropout2d(
+    w: World, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+) -> Tensor:
     return _feature_dropout(w, input, p, training, inplace)
 
 
 @operator("torch.nn.functional.dropout3d")
-def dropout3d(w: World, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+def dropout3d(
+    w: World, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+) -> Tensor:
     return _feature_dropout(w, input, p, training, inplace)
 
 
 @operator("torch.nn.functional.feature_alpha_dropout")
-def feature_alpha_dropout(w: World, input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:
+def feature_alpha_dropout(
+    w: World, input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False
+) -> Tensor:
     return _feature_dropout(w, input, p, training, inplace)
 
 
 @operator("torch.nn.functional.alpha_dropout")
-def alpha_dropout(w: World, input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:
+def alpha_dropout(
+    w: World, input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False
+) -> Tensor:
     """input * noise + b with full-size noise and b; keeps the noise."""
     if not training or p == 0:
         return input

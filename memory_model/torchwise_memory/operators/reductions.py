@@ -119,7 +119,15 @@ class _SteppedBack:
 
 
 @operator("torch.sum", method="sum")
-def sum(w: World, input: Tensor, dim: object = None, keepdim: bool = False, *, dtype: DType | None = None, out: None = None) -> Tensor:
+def sum(
+    w: World,
+    input: Tensor,
+    dim: object = None,
+    keepdim: bool = False,
+    *,
+    dtype: DType | None = None,
+    out: None = None,
+) -> Tensor:
     dtype = _set_optional_dtype(w, input, dtype)
     target = dtype or (dtypes.int64 if input.dtype.category < FLOATING else input.dtype)
     result = _reduce(w, "sum", input, dim, keepdim, target)
@@ -129,14 +137,24 @@ def sum(w: World, input: Tensor, dim: object = None, keepdim: bool = False, *, d
 
 
 @operator("torch.nansum", method="nansum")
-def nansum(w: World, input: Tensor, dim: object = None, keepdim: bool = False, *, dtype: DType | None = None) -> Tensor:
+def nansum(
+    w: World, input: Tensor, dim: object = None, keepdim: bool = False, *, dtype: DType | None = None
+) -> Tensor:
     result = _reduce(w, "nansum", input, dim, keepdim, dtype or input.dtype)
     record(w, "nansum", (input,), (input,), _SteppedBack("nansum_backward", input.shape, 1), result)
     return result
 
 
 @operator("torch.mean", method="mean")
-def mean(w: World, input: Tensor, dim: object = None, keepdim: bool = False, *, dtype: DType | None = None, out: None = None) -> Tensor:
+def mean(
+    w: World,
+    input: Tensor,
+    dim: object = None,
+    keepdim: bool = False,
+    *,
+    dtype: DType | None = None,
+    out: None = None,
+) -> Tensor:
     if (dtype or input.dtype).category < FLOATING:
         raise Unsupported("torch.mean", f"the mean of {input.dtype} is not defined; torch raises here")
     result = _reduce(w, "mean", input, dim, keepdim, dtype or input.dtype)
@@ -156,12 +174,16 @@ def _total(result: Tensor, input: Tensor, function: Callable[[list[float]], floa
 
 
 @operator("torch.nanmean", method="nanmean")
-def nanmean(w: World, input: Tensor, dim: object = None, keepdim: bool = False, *, dtype: DType | None = None) -> Tensor:
+def nanmean(
+    w: World, input: Tensor, dim: object = None, keepdim: bool = False, *, dtype: DType | None = None
+) -> Tensor:
     return mean(w, input, dim, keepdim, dtype=dtype)
 
 
 @operator("torch.prod", method="prod")
-def prod_(w: World, input: Tensor, dim: object = None, keepdim: bool = False, *, dtype: DType | None = None) -> Tensor:
+def prod_(
+    w: World, input: Tensor, dim: object = None, keepdim: bool = False, *, dtype: DType | None = None
+) -> Tensor:
     dtype = _set_optional_dtype(w, input, dtype)
     target = dtype or (dtypes.int64 if input.dtype.category < FLOATING else input.dtype)
     result = _reduce(w, "prod", input, dim, keepdim, target)
@@ -172,9 +194,15 @@ def prod_(w: World, input: Tensor, dim: object = None, keepdim: bool = False, *,
 
 @operator("torch.var", method="var")
 def var(
-    w: World, input: Tensor, dim: object = None, unbiased: bool = True, keepdim: bool = False, *,
-    correction: Scalar | None = None, out: None = None,
-) -> Tensor:  # fmt: skip
+    w: World,
+    input: Tensor,
+    dim: object = None,
+    unbiased: bool = True,
+    keepdim: bool = False,
+    *,
+    correction: Scalar | None = None,
+    out: None = None,
+) -> Tensor:
     result = _reduce(w, "var", input, _var_dim(dim), keepdim, input.dtype)
     record(w, "var", (input,), (input,), _SteppedBack("var_backward", input.shape, 1), result)
     return result
@@ -186,9 +214,15 @@ def _var_dim(dim: object) -> object:
 
 @operator("torch.std", method="std")
 def std(
-    w: World, input: Tensor, dim: object = None, unbiased: bool = True, keepdim: bool = False, *,
-    correction: Scalar | None = None, out: None = None,
-) -> Tensor:  # fmt: skip
+    w: World,
+    input: Tensor,
+    dim: object = None,
+    unbiased: bool = True,
+    keepdim: bool = False,
+    *,
+    correction: Scalar | None = None,
+    out: None = None,
+) -> Tensor:
     result = _reduce(w, "std", input, _var_dim(dim), keepdim, input.dtype)
     record(w, "std", (input,), (input, result), _SteppedBack("std_backward", input.shape, 1), result)
     return result
@@ -196,28 +230,53 @@ def std(
 
 @operator("torch.var_mean", "torch.std_mean")
 def var_mean(
-    w: World, input: Tensor, dim: object = None, unbiased: bool = True, keepdim: bool = False, *,
-    correction: Scalar | None = None, out: None = None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+    w: World,
+    input: Tensor,
+    dim: object = None,
+    unbiased: bool = True,
+    keepdim: bool = False,
+    *,
+    correction: Scalar | None = None,
+    out: None = None,
+) -> tuple[Tensor, Tensor]:
     variance = _reduce(w, "var_mean", input, _var_dim(dim), keepdim, input.dtype)
     average = _reduce(w, "var_mean", input, _var_dim(dim), keepdim, input.dtype)
-    record(w, "var_mean", (input,), (input,), _SteppedBack("var_mean_backward", input.shape, 2), variance, average)
+    record(
+        w,
+        "var_mean",
+        (input,),
+        (input,),
+        _SteppedBack("var_mean_backward", input.shape, 2),
+        variance,
+        average,
+    )
     return variance, average
 
 
 @operator("torch.norm", method="norm")
 def norm(
-    w: World, input: Tensor, p: object = "fro", dim: object = None, keepdim: bool = False, out: None = None,
+    w: World,
+    input: Tensor,
+    p: object = "fro",
+    dim: object = None,
+    keepdim: bool = False,
+    out: None = None,
     dtype: DType | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     return vector_norm(w, input, 2, dim, keepdim, dtype=dtype)
 
 
 @operator("torch.linalg.vector_norm", "torch.linalg.norm", "torch.linalg.matrix_norm")
 def vector_norm(
-    w: World, x: Tensor, ord: object = 2, dim: object = None, keepdim: bool = False, *, dtype: DType | None = None,
+    w: World,
+    x: Tensor,
+    ord: object = 2,
+    dim: object = None,
+    keepdim: bool = False,
+    *,
+    dtype: DType | None = None,
     out: None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Keeps input and norm; the backward scales the input by grad / norm."""
     dtype = _set_optional_dtype(w, x, dtype)
     result = _reduce(w, "norm", x, dim, keepdim, dtype or dtypes.real_of(x.dtype))
@@ -236,12 +295,28 @@ def logsumexp(w: World, input: Tensor, dim: object, keepdim: bool = False, *, ou
 
 
 @operator("torch.max", method="max")
-def max_(w: World, input: Tensor, dim: object = None, keepdim: bool = False, *, other: object = None, out: None = None) -> object:
+def max_(
+    w: World,
+    input: Tensor,
+    dim: object = None,
+    keepdim: bool = False,
+    *,
+    other: object = None,
+    out: None = None,
+) -> object:
     return _extremum(w, "max", input, dim if other is None else other, keepdim)
 
 
 @operator("torch.min", method="min")
-def min_(w: World, input: Tensor, dim: object = None, keepdim: bool = False, *, other: object = None, out: None = None) -> object:
+def min_(
+    w: World,
+    input: Tensor,
+    dim: object = None,
+    keepdim: bool = False,
+    *,
+    other: object = None,
+    out: None = None,
+) -> object:
     return _extremum(w, "min", input, dim if other is None else other, keepdim)
 
 
@@ -285,7 +360,9 @@ def _amaximum(w: World, name: str, input: Tensor, dim: object, keepdim: bool) ->
 
 
 @operator("torch.aminmax", method="aminmax")
-def aminmax(w: World, input: Tensor, *, dim: int | None = None, keepdim: bool = False, out: None = None) -> tuple[Tensor, Tensor]:
+def aminmax(
+    w: World, input: Tensor, *, dim: int | None = None, keepdim: bool = False, out: None = None
+) -> tuple[Tensor, Tensor]:
     return _amaximum(w, "amin", input, dim, keepdim), _amaximum(w, "amax", input, dim, keepdim)
 
 
@@ -300,15 +377,23 @@ def mode(w: World, input: Tensor, dim: int = -1, keepdim: bool = False, *, out: 
 
 
 @operator("torch.kthvalue", method="kthvalue")
-def kthvalue(w: World, input: Tensor, k: int, dim: int = -1, keepdim: bool = False, *, out: None = None) -> ValuesIndices:
+def kthvalue(
+    w: World, input: Tensor, k: int, dim: int = -1, keepdim: bool = False, *, out: None = None
+) -> ValuesIndices:
     return _select(w, "kthvalue", input, dim, keepdim)
 
 
 @operator("torch.quantile", "torch.nanquantile", method="quantile")
 def quantile(
-    w: World, input: Tensor, q: object, dim: object = None, keepdim: bool = False, *, interpolation: str = "linear",
+    w: World,
+    input: Tensor,
+    q: object,
+    dim: object = None,
+    keepdim: bool = False,
+    *,
+    interpolation: str = "linear",
     out: None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     lead = q.shape if isinstance(q, Tensor) else ()
     dims = dims_of(dim, input.ndim)
     shape = (*lead, *reduced_shape(input.shape, dims, keepdim))
@@ -361,7 +446,9 @@ def equal(w: World, input: Tensor, other: Tensor) -> object:
 
 
 @operator("torch.allclose", method="allclose")
-def allclose(w: World, input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> object:
+def allclose(
+    w: World, input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
+) -> object:
     return UnknownScalar("bool", "whether two tensors are close")
 
 
@@ -387,7 +474,12 @@ def _softmax(w: World, name: str, input: Tensor, dim: object, dtype: DType | Non
     if dim is not None:
         dim_of(dim, input.ndim, name)
     # CUDA converts fp16 to fp32 inside the kernel; every other conversion is a copy first.
-    if dtype is not None and input.dtype is dtypes.float16 and dtype is dtypes.float32 and input.device.on_card:
+    if (
+        dtype is not None
+        and input.dtype is dtypes.float16
+        and dtype is dtypes.float32
+        and input.device.on_card
+    ):
         x = input
     elif dtype is not None:
         x = cast(w, input, dtype)
@@ -413,14 +505,18 @@ def functional_softmax(
 
 
 @operator("torch.nn.functional.softmin")
-def softmin(w: World, input: Tensor, dim: object = None, _stacklevel: int = 3, dtype: DType | None = None) -> Tensor:
+def softmin(
+    w: World, input: Tensor, dim: object = None, _stacklevel: int = 3, dtype: DType | None = None
+) -> Tensor:
     from .pointwise import negative
 
     return functional_softmax(w, negative(w, input), dim, dtype=dtype)
 
 
 @operator("torch.log_softmax", "torch.special.log_softmax", method="log_softmax")
-def log_softmax(w: World, input: Tensor, dim: object, dtype: DType | None = None, *, out: None = None) -> Tensor:
+def log_softmax(
+    w: World, input: Tensor, dim: object, dtype: DType | None = None, *, out: None = None
+) -> Tensor:
     return _softmax(w, "log_softmax", input, dim, _set_optional_dtype(w, input, dtype))
 
 
@@ -483,7 +579,14 @@ def cumprod(w: World, input: Tensor, dim: object, *, dtype: DType | None = None,
 @operator("torch.logcumsumexp", method="logcumsumexp")
 def logcumsumexp(w: World, input: Tensor, dim: object, *, out: None = None) -> Tensor:
     result = elementwise(w, "logcumsumexp", input.dtype, input)
-    record(w, "logcumsumexp", (input,), (input, result), _SteppedBack("logcumsumexp_backward", input.shape, 3), result)
+    record(
+        w,
+        "logcumsumexp",
+        (input,),
+        (input, result),
+        _SteppedBack("logcumsumexp_backward", input.shape, 3),
+        result,
+    )
     return result
 
 
@@ -496,7 +599,9 @@ def cummax(w: World, input: Tensor, dim: object, *, out: None = None) -> ValuesI
 
 
 @operator("torch.diff", method="diff")
-def diff(w: World, input: Tensor, n: int = 1, dim: int = -1, prepend: object = None, append: object = None) -> Tensor:
+def diff(
+    w: World, input: Tensor, n: int = 1, dim: int = -1, prepend: object = None, append: object = None
+) -> Tensor:
     from .pointwise import sub
     from .views import cat, narrow
 
@@ -514,12 +619,21 @@ def diff(w: World, input: Tensor, n: int = 1, dim: int = -1, prepend: object = N
 
 @operator("torch.topk", method="topk")
 def topk(
-    w: World, input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True, *, out: None = None
+    w: World,
+    input: Tensor,
+    k: int,
+    dim: int = -1,
+    largest: bool = True,
+    sorted: bool = True,
+    *,
+    out: None = None,
 ) -> ValuesIndices:
     at = dim_of(dim, input.ndim)
     count = extent(k, "torch.topk")
     if count > input.shape[at]:
-        raise Unsupported("torch.topk", f"k = {count} exceeds the extent {input.shape[at]}; torch raises here")
+        raise Unsupported(
+            "torch.topk", f"k = {count} exceeds the extent {input.shape[at]}; torch raises here"
+        )
     shape = (*input.shape[:at], count, *input.shape[at + 1 :])
     values = w.new(shape, input.dtype, "topk", input.storage.device)
     indices = w.new(shape, dtypes.int64, "topk", input.storage.device)
@@ -529,7 +643,13 @@ def topk(
 
 @operator("torch.sort", method="sort")
 def sort(
-    w: World, input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False, *, out: None = None
+    w: World,
+    input: Tensor,
+    dim: int = -1,
+    descending: bool = False,
+    stable: bool = False,
+    *,
+    out: None = None,
 ) -> ValuesIndices:
     values = elementwise(w, "sort", input.dtype, input)
     indices = elementwise(w, "sort", dtypes.int64, input)
@@ -547,9 +667,13 @@ def argsort(w: World, input: Tensor, dim: int = -1, descending: bool = False, st
 
 @operator("torch.unique", "torch.unique_consecutive", method=("unique", "unique_consecutive"))
 def unique(
-    w: World, input: Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False,
+    w: World,
+    input: Tensor,
+    sorted: bool = True,
+    return_inverse: bool = False,
+    return_counts: bool = False,
     dim: int | None = None,
-) -> object:  # fmt: skip
+) -> object:
     """How many elements differ cannot be known: all of them, the most memory it can take."""
     w.assume("torch.unique: every element counted as distinct")
     count = input.numel if dim is None else input.shape[dim]
@@ -557,7 +681,9 @@ def unique(
     values = w.new(shape, input.dtype, "unique", input.storage.device)
     extra: list[Tensor] = []
     if return_inverse:
-        extra.append(w.new(input.shape if dim is None else (count,), dtypes.int64, "unique", input.storage.device))
+        extra.append(
+            w.new(input.shape if dim is None else (count,), dtypes.int64, "unique", input.storage.device)
+        )
     if return_counts:
         extra.append(w.new((count,), dtypes.int64, "unique", input.storage.device))
     return (values, *extra) if extra else values
@@ -574,15 +700,24 @@ def bincount(w: World, input: Tensor, weights: Tensor | None = None, minlength: 
 
 
 @operator("torch.histc", method="histc")
-def histc(w: World, input: Tensor, bins: int = 100, min: float = 0, max: float = 0, *, out: None = None) -> Tensor:
+def histc(
+    w: World, input: Tensor, bins: int = 100, min: float = 0, max: float = 0, *, out: None = None
+) -> Tensor:
     return w.new((bins,), input.dtype, "histc", input.storage.device)
 
 
 @operator("torch.searchsorted")
 def searchsorted(
-    w: World, sorted_sequence: Tensor, input: object, *, out_int32: bool = False, right: bool = False,
-    side: str | None = None, sorter: Tensor | None = None, out: None = None,
-) -> Tensor:  # fmt: skip
+    w: World,
+    sorted_sequence: Tensor,
+    input: object,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: Tensor | None = None,
+    out: None = None,
+) -> Tensor:
     dtype = dtypes.int32 if out_int32 else dtypes.int64
     shape = input.shape if isinstance(input, Tensor) else ()
     return w.new(shape, dtype, "searchsorted", sorted_sequence.storage.device)
@@ -590,7 +725,13 @@ def searchsorted(
 
 @operator("torch.bucketize")
 def bucketize(
-    w: World, input: Tensor, boundaries: Tensor, *, out_int32: bool = False, right: bool = False, out: None = None
+    w: World,
+    input: Tensor,
+    boundaries: Tensor,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    out: None = None,
 ) -> Tensor:
     return w.new(input.shape, dtypes.int32 if out_int32 else dtypes.int64, "bucketize", input.storage.device)
 
@@ -602,7 +743,9 @@ def bucketize(
 def item(w: World, self: Tensor) -> object:
     """The element of a small known CPU tensor, else a number of unknown value."""
     if self.numel != 1:
-        raise Unsupported("Tensor.item", f"a tensor of {self.numel} elements is not one number; torch raises here")
+        raise Unsupported(
+            "Tensor.item", f"a tensor of {self.numel} elements is not one number; torch raises here"
+        )
     known = values_of(self)
     if known is not None:
         return known[0]

@@ -74,7 +74,14 @@ class Function:
 
 
 #: Names that torch's argument parser accepts for numpy's sake.
-_NUMPY_NAMES = {"axis": "dim", "keepdims": "keepdim", "x": "input", "a": "input", "x1": "input", "x2": "other"}
+_NUMPY_NAMES = {
+    "axis": "dim",
+    "keepdims": "keepdim",
+    "x": "input",
+    "a": "input",
+    "x1": "input",
+    "x2": "other",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +127,7 @@ def function_of(name: str, call: Callable[..., Any]) -> Function:
     """The table entry: parameters are read from the Python signature, less the world."""
     parameters = list(inspect.signature(call).parameters.values())[1:]
     params = tuple(
-        Param(p.name, REQUIRED if p.default is inspect.Parameter.empty else p.default, p.kind.name) for p in parameters
+        Param(p.name, REQUIRED if p.default is inspect.Parameter.empty else p.default, p.kind.name)
+        for p in parameters
     )
     return Function(name, params, call)

@@ -26,12 +26,58 @@ from torchwise_memory.runtime.unknown import Scalar, UnknownItems, UnknownScalar
 from torchwise_memory.runtime.world import World
 
 __all__ = [
-    "BOOL", "COMPLEX", "CPU", "CUDA", "FLOATING", "INTEGER", "Backward", "DType", "Device", "Gradients", "Operand",
-    "Saved", "Scalar", "Shape", "StorageKind", "Tensor", "UnknownItems", "UnknownScalar", "Unsupported", "World",
-    "alias", "autocast_dtype", "cast", "device_from", "dim_of", "dims_of", "dtypes", "elementwise", "extent",
-    "float_result", "gather_values", "high", "integers", "is_contiguous", "is_dense", "low", "needs_graph", "pass_through",
-    "prod", "record", "factory_kind", "formatted_strides", "record_inplace", "result_type", "scalar_dtype", "set_values", "store_values", "shape_of", "tensor_list", "values_of", "widest",
-]  # fmt: skip
+    "BOOL",
+    "COMPLEX",
+    "CPU",
+    "CUDA",
+    "FLOATING",
+    "INTEGER",
+    "Backward",
+    "DType",
+    "Device",
+    "Gradients",
+    "Operand",
+    "Saved",
+    "Scalar",
+    "Shape",
+    "StorageKind",
+    "Tensor",
+    "UnknownItems",
+    "UnknownScalar",
+    "Unsupported",
+    "World",
+    "alias",
+    "autocast_dtype",
+    "cast",
+    "device_from",
+    "dim_of",
+    "dims_of",
+    "dtypes",
+    "elementwise",
+    "extent",
+    "float_result",
+    "gather_values",
+    "high",
+    "integers",
+    "is_contiguous",
+    "is_dense",
+    "low",
+    "needs_graph",
+    "pass_through",
+    "prod",
+    "record",
+    "factory_kind",
+    "formatted_strides",
+    "record_inplace",
+    "result_type",
+    "scalar_dtype",
+    "set_values",
+    "store_values",
+    "shape_of",
+    "tensor_list",
+    "values_of",
+    "widest",
+]
 
 Operand = Tensor | Scalar
 
@@ -300,9 +346,13 @@ def pass_through(w: World, saved: Saved, gradients: Gradients) -> Gradients:
 
 
 def record_inplace(
-    w: World, name: str, target: Tensor, others: Sequence[Tensor | None], saved: Sequence[Tensor | None],
+    w: World,
+    name: str,
+    target: Tensor,
+    others: Sequence[Tensor | None],
+    saved: Sequence[Tensor | None],
     backward: Backward,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Re-base `target` on a node of an in-place operator; `backward` gives gradients of target, then of `others`.
 
     A view re-bases the tensor it is a view of, through a copy of the whole gradient.
@@ -317,7 +367,9 @@ def record_inplace(
         record(w, name, (target, *others), saved, backward, target)
         return target
     if base.requires_grad and base.node is None:
-        raise Unsupported(name, "a view of a leaf that requires a gradient is changed in place; torch raises here")
+        raise Unsupported(
+            name, "a view of a leaf that requires a gradient is changed in place; torch raises here"
+        )
     record(w, "CopySlices", (base, *others), saved, _CopySlices(backward, target), base)
     record(w, "AsStrided", (base,), (), _AsStridedBack(base.shape), target)
     return target

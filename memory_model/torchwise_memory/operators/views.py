@@ -133,7 +133,10 @@ def view(w: World, self: Tensor, *shape: object) -> Tensor:
     wanted = _resolved(self, shape_of(shape, "Tensor.view"), "Tensor.view")
     strides = view_strides(self.shape, self.strides, wanted)
     if strides is None:
-        raise Unsupported("Tensor.view", f"{tuple(self.shape)} with these strides cannot be seen as {wanted}; torch raises here")
+        raise Unsupported(
+            "Tensor.view",
+            f"{tuple(self.shape)} with these strides cannot be seen as {wanted}; torch raises here",
+        )
     return _viewed(w, self, wanted, strides)
 
 
@@ -186,7 +189,9 @@ def _reinterpreted(w: World, tensor: Tensor, dtype: DType) -> Tensor:
         if not shape or not tensor.is_contiguous or shape[-1] * old % new:
             raise Unsupported("Tensor.view", f"{tensor.dtype} cannot be seen as {dtype}")
         shape[-1] = shape[-1] * old // new
-    result = Tensor(shape, dtype, tensor.storage, tensor.strides if old == new else None, tensor.offset * old // new)
+    result = Tensor(
+        shape, dtype, tensor.storage, tensor.strides if old == new else None, tensor.offset * old // new
+    )
     result.base = tensor if tensor.base is None else tensor.base
     return result
 
@@ -198,7 +203,9 @@ def flatten(w: World, input: Tensor, start_dim: int = 0, end_dim: int = -1) -> T
     first, last = dim_of(start_dim, input.ndim), dim_of(end_dim, input.ndim)
     if first == last:
         return input
-    return reshape_to(w, input, (*input.shape[:first], prod(input.shape[first : last + 1]), *input.shape[last + 1 :]))
+    return reshape_to(
+        w, input, (*input.shape[:first], prod(input.shape[first : last + 1]), *input.shape[last + 1 :])
+    )
 
 
 @operator("torch.ravel", method="ravel")
@@ -250,11 +257,23 @@ def permuted(w: World, tensor: Tensor, order: Shape) -> Tensor:
     shape = tuple(tensor.shape[i] for i in order)
     result = make_view(tensor, shape, tuple(tensor.strides[i] for i in order), tensor.offset)
     if tensor.requires_grad:
-        record(w, "permute", (tensor,), (), _PermuteBack(tuple(order.index(i) for i in range(len(order)))), result)
+        record(
+            w,
+            "permute",
+            (tensor,),
+            (),
+            _PermuteBack(tuple(order.index(i) for i in range(len(order)))),
+            result,
+        )
     return result
 
 
-@operator("torch.transpose", "torch.swapaxes", "torch.swapdims", method=("transpose", "swapaxes", "swapdims", "transpose_"))
+@operator(
+    "torch.transpose",
+    "torch.swapaxes",
+    "torch.swapdims",
+    method=("transpose", "swapaxes", "swapdims", "transpose_"),
+)
 def transpose(w: World, input: Tensor, dim0: int, dim1: int) -> Tensor:
     if not input.shape:
         return input
@@ -304,11 +323,14 @@ def expand_to(w: World, tensor: Tensor, size: Shape) -> Tensor:
     if lead < 0:
         raise Unsupported("Tensor.expand", f"{tuple(tensor.shape)} to fewer dimensions {size}")
     shape = tuple(
-        (tensor.shape[i - lead] if i >= lead else 0) if wanted == -1 else wanted for i, wanted in enumerate(size)
+        (tensor.shape[i - lead] if i >= lead else 0) if wanted == -1 else wanted
+        for i, wanted in enumerate(size)
     )
     for old, new in zip(tensor.shape, shape[lead:], strict=True):
         if old not in (1, new):
-            raise Unsupported("Tensor.expand", f"{tuple(tensor.shape)} does not broadcast to {shape}; torch raises here")
+            raise Unsupported(
+                "Tensor.expand", f"{tuple(tensor.shape)} does not broadcast to {shape}; torch raises here"
+            )
     result = make_view(tensor, shape, expanded_strides(tensor.shape, tensor.strides, shape), tensor.offset)
     record(w, "expand", (tensor,), (), pass_through, result)
     return result
@@ -374,7 +396,9 @@ def split(w: World, tensor: Tensor, split_size_or_sections: object, dim: int = 0
         sizes = list(integers(split_size_or_sections))
     else:
         size = extent(split_size_or_sections, "torch.split")
-        sizes = [min(size, whole - start) for start in range(0, whole, size)] if size > 0 and whole else [whole]
+        sizes = (
+            [min(size, whole - start) for start in range(0, whole, size)] if size > 0 and whole else [whole]
+        )
     if sum(sizes) != whole:
         raise Unsupported("torch.split", f"{sizes} do not add up to {whole}; torch raises here")
     return _split(w, tensor, at, sizes)
@@ -421,7 +445,9 @@ def tensor_split(w: World, input: Tensor, indices_or_sections: object, dim: int 
 def unbind(w: World, input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
     at = dim_of(dim, input.ndim)
     shape, strides = input.shape[:at] + input.shape[at + 1 :], input.strides[:at] + input.strides[at + 1 :]
-    parts = [make_view(input, shape, strides, input.offset + i * input.strides[at]) for i in range(input.shape[at])]
+    parts = [
+        make_view(input, shape, strides, input.offset + i * input.strides[at]) for i in range(input.shape[at])
+    ]
     if input.requires_grad and parts:
         back = _JoinBack("unbind_backward", input.shape, [piece.shape for piece in parts])
         record(w, "unbind", (input,), (), back, *parts)
@@ -456,7 +482,9 @@ def unfold(w: World, self: Tensor, dimension: int, size: int, step: int) -> Tens
 
 
 @operator("torch.as_strided", method="as_strided")
-def as_strided(w: World, input: Tensor, size: object, stride: object, storage_offset: int | None = None) -> Tensor:
+def as_strided(
+    w: World, input: Tensor, size: object, stride: object, storage_offset: int | None = None
+) -> Tensor:
     offset = input.offset if storage_offset is None else storage_offset
     return part(w, input, integers(size), integers(stride), offset, "as_strided")
 
@@ -468,7 +496,9 @@ def as_strided(w: World, input: Tensor, size: object, stride: object, storage_of
 def contiguous(w: World, self: Tensor, memory_format: object = None) -> Tensor:
     """The tensor itself where it has the layout already, else a copy."""
     wanted = formatted_strides(self.shape, memory_format)
-    if (is_contiguous(self.shape, self.strides) if wanted is None else _laid_out(self, wanted)) or not self.numel:
+    if (
+        is_contiguous(self.shape, self.strides) if wanted is None else _laid_out(self, wanted)
+    ) or not self.numel:
         return self
     result = w.new(self.shape, self.dtype, "clone", self.storage.device, wanted)
     set_values(result, lambda x: x, self)
@@ -525,7 +555,11 @@ class _MoveBack:
     def __call__(self, w: World, saved: Saved, gradients: Gradients) -> Gradients:
         gradient = gradients[0]
         assert gradient is not None
-        return [w.new(gradient.shape, self.dtype, "to", self.device, gradient.strides if gradient.is_dense else None)]
+        return [
+            w.new(
+                gradient.shape, self.dtype, "to", self.device, gradient.strides if gradient.is_dense else None
+            )
+        ]
 
 
 def convert(
@@ -581,7 +615,9 @@ _TYPE_NAMES = {
 
 
 @method("cuda")
-def cuda(w: World, self: Tensor, device: object = None, non_blocking: bool = False, memory_format: object = None) -> Tensor:
+def cuda(
+    w: World, self: Tensor, device: object = None, non_blocking: bool = False, memory_format: object = None
+) -> Tensor:
     return convert(w, self, self.dtype, "cuda", memory_format)
 
 
@@ -665,7 +701,11 @@ class _AsComplexBack:
     def __call__(self, w: World, saved: Saved, gradients: Gradients) -> Gradients:
         gradient = gradients[0]
         assert gradient is not None
-        whole = gradient if gradient.is_contiguous else w.new(gradient.shape, gradient.dtype, "clone", gradient.device)
+        whole = (
+            gradient
+            if gradient.is_contiguous
+            else w.new(gradient.shape, gradient.dtype, "clone", gradient.device)
+        )
         return [Tensor(whole.shape[:-1], self.dtype, whole.storage)]
 
 
@@ -697,7 +737,9 @@ class _CatBack:
 def cat(w: World, tensors: object, dim: int = 0, *, out: None = None) -> Tensor:
     from .support import result_type, widest
 
-    parts = [tensor for tensor in tensor_list(tensors, "torch.cat") if tensor.shape != (0,)] or tensor_list(tensors, "torch.cat")
+    parts = [tensor for tensor in tensor_list(tensors, "torch.cat") if tensor.shape != (0,)] or tensor_list(
+        tensors, "torch.cat"
+    )
     if not parts:
         raise Unsupported("torch.cat", "no tensors; torch raises here")
     parts = widest(w, *parts)
@@ -706,7 +748,10 @@ def cat(w: World, tensors: object, dim: int = 0, *, out: None = None) -> Tensor:
     for tensor in parts[1:]:
         rest = tensor.shape[:at] + tensor.shape[at + 1 :]
         if rest != first.shape[:at] + first.shape[at + 1 :]:
-            raise Unsupported("torch.cat", f"{tuple(tensor.shape)} beside {tuple(first.shape)} along {at}; torch raises here")
+            raise Unsupported(
+                "torch.cat",
+                f"{tuple(tensor.shape)} beside {tuple(first.shape)} along {at}; torch raises here",
+            )
     shape = (*first.shape[:at], sum(tensor.shape[at] for tensor in parts), *first.shape[at + 1 :])
     same = all(t.dtype is first.dtype for t in parts)
     dtype = first.dtype if same else result_type(w, *parts)
@@ -775,7 +820,9 @@ def repeat(w: World, self: Tensor, *repeats: object) -> Tensor:
     counts = shape_of(repeats, "Tensor.repeat")
     lead = len(counts) - self.ndim
     if lead < 0:
-        raise Unsupported("Tensor.repeat", f"{len(counts)} repeats for {self.ndim} dimensions; torch raises here")
+        raise Unsupported(
+            "Tensor.repeat", f"{len(counts)} repeats for {self.ndim} dimensions; torch raises here"
+        )
     shape = tuple(n * (self.shape[i - lead] if i >= lead else 1) for i, n in enumerate(counts))
     result = w.new(shape, self.dtype, "repeat", self.storage.device)
     if self.ndim <= 1 and self.storage.values is not None:
@@ -810,7 +857,9 @@ def repeat_interleave(
         total = input.shape[at] * extent(repeats, "torch.repeat_interleave")
     shape = (*input.shape[:at], total, *input.shape[at + 1 :])
     result = w.new(shape, input.dtype, "repeat_interleave", input.storage.device)
-    record(w, "repeat_interleave", (input,), (), _SumPartsBack("repeat_interleave_backward", input.shape), result)
+    record(
+        w, "repeat_interleave", (input,), (), _SumPartsBack("repeat_interleave_backward", input.shape), result
+    )
     return result
 
 
@@ -906,7 +955,10 @@ def diag_embed(w: World, input: Tensor, offset: int = 0, dim1: int = -2, dim2: i
 
 @operator("torch.meshgrid")
 def meshgrid(w: World, *tensors: object, indexing: str | None = None) -> tuple[Tensor, ...]:
-    axes = tensor_list(tensors[0] if len(tensors) == 1 and isinstance(tensors[0], list | tuple) else tensors, "torch.meshgrid")
+    axes = tensor_list(
+        tensors[0] if len(tensors) == 1 and isinstance(tensors[0], list | tuple) else tensors,
+        "torch.meshgrid",
+    )
     shape = tuple(axis.numel for axis in axes)
     swap = indexing == "xy" and len(axes) > 1
     grids: list[Tensor] = []

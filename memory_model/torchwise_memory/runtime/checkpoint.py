@@ -85,8 +85,13 @@ class _Recording:
 
 
 def checkpoint(
-    w: World, body: Body, args: Sequence[object], kwargs: Mapping[str, object], *, reentrant: bool,
-) -> object:  # fmt: skip
+    w: World,
+    body: Body,
+    args: Sequence[object],
+    kwargs: Mapping[str, object],
+    *,
+    reentrant: bool,
+) -> object:
     """`torch.utils.checkpoint.checkpoint` of `body(*args, **kwargs)`."""
     if not w.grad_enabled:
         return body(*args, **kwargs)
@@ -117,7 +122,9 @@ def _reentrant(w: World, body: Body, args: Sequence[object]) -> object:
     finally:
         w.grad_enabled = True
     results = list(outputs) if isinstance(outputs, list | tuple) else [outputs]
-    differentiable = [result for result in results if isinstance(result, Tensor) and result.dtype.is_differentiable]
+    differentiable = [
+        result for result in results if isinstance(result, Tensor) and result.dtype.is_differentiable
+    ]
     rerun = _Rerun(w, body, args)
     record(w, "CheckpointFunction", tensors, tensors, rerun, *differentiable)
     return outputs
@@ -144,7 +151,8 @@ class _Rerun:
             twins.append(twin)
         source = iter(twins)
         args = [
-            next(source) if is_tensor else arg for is_tensor, arg in zip(self.is_tensor, self.args, strict=True)
+            next(source) if is_tensor else arg
+            for is_tensor, arg in zip(self.is_tensor, self.args, strict=True)
         ]
         outer = (w.autocast_dtype, w.autocast_cpu_dtype, w.autocast_depth, w.autocast_cache)
         w.autocast_dtype, w.autocast_cpu_dtype = self.autocast
@@ -156,7 +164,9 @@ class _Rerun:
             w.grad_enabled = False
             w.autocast_dtype, w.autocast_cpu_dtype, w.autocast_depth, w.autocast_cache = outer
         results = outputs if isinstance(outputs, list | tuple) else [outputs]
-        heads = [result for result in results if isinstance(result, Tensor) and result.dtype.is_differentiable]
+        heads = [
+            result for result in results if isinstance(result, Tensor) and result.dtype.is_differentiable
+        ]
         pairs = [(h, g) for h, g in zip(heads, gradients, strict=True) if h.requires_grad and g is not None]
         del outputs, results, heads, args
         backward(w, [head for head, _ in pairs], [gradient for _, gradient in pairs])

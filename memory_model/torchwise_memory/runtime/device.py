@@ -46,5 +46,7 @@ def device_of(spec: object) -> Device:
             return CPU
         if kind == "meta":
             return META
-        raise Unsupported("torch.device", f"device type {kind!r} is not modelled, only {', '.join(_KNOWN_TYPES)}")
+        raise Unsupported(
+            "torch.device", f"device type {kind!r} is not modelled, only {', '.join(_KNOWN_TYPES)}"
+        )
     raise Unsupported("torch.device", "the device is not known")

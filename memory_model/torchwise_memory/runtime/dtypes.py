@@ -77,9 +77,27 @@ uint64 = _integer("uint64", 8, 4, signed=False)
 boolean = DType("bool", 1, BOOL, 0, 1, 0)
 
 _ALL = (
-    float64, float32, float16, bfloat16, float8_e4m3fn, float8_e5m2, float8_e4m3fnuz, float8_e5m2fnuz,
-    complex32, complex64, complex128, int64, int32, int16, int8, uint8, uint16, uint32, uint64, boolean,
-)  # fmt: skip
+    float64,
+    float32,
+    float16,
+    bfloat16,
+    float8_e4m3fn,
+    float8_e5m2,
+    float8_e4m3fnuz,
+    float8_e5m2fnuz,
+    complex32,
+    complex64,
+    complex128,
+    int64,
+    int32,
+    int16,
+    int8,
+    uint8,
+    uint16,
+    uint32,
+    uint64,
+    boolean,
+)
 
 #: Every spelling under `torch.`, aliases included.
 DTYPES: dict[str, DType] = {

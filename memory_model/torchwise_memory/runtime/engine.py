@@ -66,7 +66,9 @@ class _Run:
         self.ready: list[tuple[int, int, _Vertex]] = []
         self.pushed = 0
 
-    def execute(self, roots: Sequence[Tensor], gradients: Sequence[Tensor | None] | None) -> list[Tensor | None]:
+    def execute(
+        self, roots: Sequence[Tensor], gradients: Sequence[Tensor | None] | None
+    ) -> list[Tensor | None]:
         w = self.w
         edges = [_root_edge(root) for root in roots]
         self._count_dependencies([edge[0] for edge in edges])
@@ -213,7 +215,9 @@ def accumulate(w: World, leaf: Tensor, holder: list[Tensor]) -> None:
 
 def _root_edge(root: Tensor) -> Edge:
     if not root.requires_grad:
-        raise Unsupported("backward", "the tensor does not require a gradient and has no graph; torch raises here")
+        raise Unsupported(
+            "backward", "the tensor does not require a gradient and has no graph; torch raises here"
+        )
     return edge_of(root)
 
 

@@ -87,14 +87,33 @@ class Record:
     """
 
     __slots__ = (
-        "block_bytes", "born", "bytes", "died", "dtype", "key", "kinds", "module_path", "operator", "origin", "phase",
+        "block_bytes",
+        "born",
+        "bytes",
+        "died",
+        "dtype",
+        "key",
+        "kinds",
+        "module_path",
+        "operator",
+        "origin",
+        "phase",
         "shape",
-    )  # fmt: skip
+    )
 
     def __init__(
-        self, key: int, bytes: int, block_bytes: int, kind: StorageKind, operator: str, dtype: str,
-        shape: tuple[int, ...], phase: Phase, origin: Origin | None, module_path: str,
-    ) -> None:  # fmt: skip
+        self,
+        key: int,
+        bytes: int,
+        block_bytes: int,
+        kind: StorageKind,
+        operator: str,
+        dtype: str,
+        shape: tuple[int, ...],
+        phase: Phase,
+        origin: Origin | None,
+        module_path: str,
+    ) -> None:
         self.key = key
         self.born = key
         self.died: int | None = None
@@ -150,16 +169,29 @@ class Ledger:
         self._dead: list[Record] = []
 
     def birth(
-        self, bytes: int, operator: str, dtype: str, shape: tuple[int, ...], kind: StorageKind | None,
-    ) -> tuple[Block, Record]:  # fmt: skip
+        self,
+        bytes: int,
+        operator: str,
+        dtype: str,
+        shape: tuple[int, ...],
+        kind: StorageKind | None,
+    ) -> tuple[Block, Record]:
         """Take `bytes` > 0 from the allocator."""
         block = self.allocator.malloc(bytes)
         self.sequence = key = self.sequence + 1
         phase = self.phase
         record = Record(
-            key, bytes, block.size, kind or _DEFAULT_KIND[phase], operator, dtype, shape, phase, self.origin,
+            key,
+            bytes,
+            block.size,
+            kind or _DEFAULT_KIND[phase],
+            operator,
+            dtype,
+            shape,
+            phase,
+            self.origin,
             self.module_path,
-        )  # fmt: skip
+        )
         self.live[key] = record
         if self.watching and self.allocator.allocated > self.peak_bytes:
             self.peak_bytes, self.peak_sequence, self.peak_phase = self.allocator.allocated, key, phase

@@ -17,9 +17,15 @@ class Storage:
     __slots__ = ("__weakref__", "block", "bytes", "device", "ledger", "record", "values")
 
     def __init__(
-        self, ledger: Ledger, bytes: int, device: Device, operator: str, dtype: str, shape: tuple[int, ...],
+        self,
+        ledger: Ledger,
+        bytes: int,
+        device: Device,
+        operator: str,
+        dtype: str,
+        shape: tuple[int, ...],
         kind: StorageKind | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.ledger = ledger
         self.bytes = bytes
         self.device = device
@@ -45,7 +51,9 @@ class Storage:
             self.block = self.record = None
             self.ledger.death(block, record)
 
-    def restore(self, operator: str, dtype: str, shape: tuple[int, ...], kind: StorageKind | None = None) -> None:
+    def restore(
+        self, operator: str, dtype: str, shape: tuple[int, ...], kind: StorageKind | None = None
+    ) -> None:
         """Take a block again after `release`."""
         if self.block is None and self.bytes > 0 and self.device.type == "cuda":
             self.block, self.record = self.ledger.birth(self.bytes, operator, dtype, shape, kind)

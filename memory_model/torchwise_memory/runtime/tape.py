@@ -71,12 +71,28 @@ class Node:
     hooks: (output index, function) to call with the gradient of that output.
     """
 
-    __slots__ = ("__weakref__", "backward", "edges", "hooks", "inputs", "name", "outputs", "saved", "sequence")
+    __slots__ = (
+        "__weakref__",
+        "backward",
+        "edges",
+        "hooks",
+        "inputs",
+        "name",
+        "outputs",
+        "saved",
+        "sequence",
+    )
 
     def __init__(
-        self, name: str, sequence: int, edges: list[Edge | None], inputs: list[InputFact | None],
-        saved: list[SavedSlot], backward: Backward, outputs: int,
-    ) -> None:  # fmt: skip
+        self,
+        name: str,
+        sequence: int,
+        edges: list[Edge | None],
+        inputs: list[InputFact | None],
+        saved: list[SavedSlot],
+        backward: Backward,
+        outputs: int,
+    ) -> None:
         self.name = name
         self.sequence = sequence
         self.edges = edges
@@ -94,7 +110,9 @@ class Node:
                 f"the graph was already freed when the gradient of {self.name} was asked for a second time; "
                 "torch raises here unless the first backward had retain_graph=True",
             )
-        return [slot.policy.unpack(w, slot.packed) if isinstance(slot, Packed) else slot for slot in self.saved]
+        return [
+            slot.policy.unpack(w, slot.packed) if isinstance(slot, Packed) else slot for slot in self.saved
+        ]
 
     def release(self) -> None:
         """Let the saved tensors go. Nodes that saved nothing may run again, as in torch."""

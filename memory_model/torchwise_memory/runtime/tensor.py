@@ -41,15 +41,32 @@ class Tensor:
     """
 
     __slots__ = (
-        "__weakref__", "accumulated_hooks", "accumulator", "base", "dtype", "grad", "hooks", "index", "node", "offset",
-        "requires_grad", "shape", "storage", "strides",
-    )  # fmt: skip
+        "__weakref__",
+        "accumulated_hooks",
+        "accumulator",
+        "base",
+        "dtype",
+        "grad",
+        "hooks",
+        "index",
+        "node",
+        "offset",
+        "requires_grad",
+        "shape",
+        "storage",
+        "strides",
+    )
     # Identity, as in torch: a tensor is usable as a key of the program's dictionaries.
     __hash__ = object.__hash__
 
     def __init__(
-        self, shape: Iterable[int], dtype: DType, storage: Storage, strides: Shape | None = None, offset: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        shape: Iterable[int],
+        dtype: DType,
+        storage: Storage,
+        strides: Shape | None = None,
+        offset: int = 0,
+    ) -> None:
         self.shape = Size(shape)
         self.strides = contiguous_strides(self.shape) if strides is None else strides
         self.offset = offset
@@ -109,8 +126,11 @@ class Parameter(Tensor):
 
 
 def alias(
-    tensor: Tensor, shape: Iterable[int] | None = None, strides: Shape | None = None, offset: int | None = None,
-) -> Tensor:  # fmt: skip
+    tensor: Tensor,
+    shape: Iterable[int] | None = None,
+    strides: Shape | None = None,
+    offset: int | None = None,
+) -> Tensor:
     """A detached tensor on the same storage."""
     return Tensor(
         tensor.shape if shape is None else shape,

@@ -96,9 +96,14 @@ class World:
             raise OutOfFuel("the program ran more operators than an estimate may take")
 
     def new(
-        self, shape: Iterable[int], dtype: DType, operator: str, device: Device = CUDA, strides: Shape | None = None,
+        self,
+        shape: Iterable[int],
+        dtype: DType,
+        operator: str,
+        device: Device = CUDA,
+        strides: Shape | None = None,
         kind: StorageKind | None = None,
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         """A tensor on a new storage that holds exactly its elements. strides: dense, None for row-major."""
         self.fuel -= 1
         if self.fuel < 0:
@@ -108,9 +113,11 @@ class World:
         if count < 0:
             raise Unsupported(operator, f"negative extent in {shape}")
         return Tensor(
-            shape, dtype, Storage(self.ledger, count * dtype.itemsize, device, operator, dtype.name, shape, kind),
+            shape,
+            dtype,
+            Storage(self.ledger, count * dtype.itemsize, device, operator, dtype.name, shape, kind),
             strides,
-        )  # fmt: skip
+        )
 
     def like(self, tensor: Tensor, operator: str, dtype: DType | None = None) -> Tensor:
         """A new tensor of the same shape and layout: dense inputs keep their strides, others become row-major."""
