@@ -1,6 +1,6 @@
 """Hand-written families against real PyTorch: parameters exactly, peaks within half a per cent.
 
-Each function below does what the script of a reference row did, on the runtime, with the same variables alive.
+Each function below does what the script of a reference row did, with the same variables alive.
 """
 
 from __future__ import annotations
@@ -85,7 +85,9 @@ def train(w: World, config: dict[str, Any]) -> None:
                 METHODS["backward"].call(w, loss)
         if config.get("clip"):
             scaler.unscale_(w, steps)
-            CLASS_FUNCTIONS["torch.nn.utils.clip_grad_norm_"].call(w, model.list_parameters(w), config["clip"])
+            CLASS_FUNCTIONS["torch.nn.utils.clip_grad_norm_"].call(
+                w, model.list_parameters(w), config["clip"]
+            )
         if scaler is not None:
             scaler.step(w, steps)
             scaler.update(w)
@@ -163,5 +165,3 @@ def test_gpt2_has_the_names_of_the_published_checkpoint():
     assert "transformer.h.11.mlp.c_proj.bias" in names
     assert "lm_head.weight" not in names
     assert "lm_head.weight" in model.state_dict(w)
-
-
