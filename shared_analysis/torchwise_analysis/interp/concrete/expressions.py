@@ -32,8 +32,17 @@ Evaluate = Callable[["Interpreter", nodes.Expr, Frame], Value]
 def constant(it: Interpreter, node: nodes.Constant, frame: Frame) -> Value:
     value = node.value
     if value.__class__ is int and not frame.module.is_library and it.module_depth == 0:
-        return Int(cast(int, value), it.origin_of(node, frame))
+        return literal(it, cast(int, value), node, frame)
     return Ellipsis if value is nodes.EllipsisType.ELLIPSIS else value
+
+
+def literal(it: Interpreter, value: int, node: nodes.Constant, frame: Frame) -> Value:
+    """A whole number of the script, with its place; a run that tries a change may put another in its stead."""
+    origin = it.origin_of(node, frame)
+    columns = (node.span.column, node.span.end_column)
+    if it.literals:
+        value = it.literals.get((origin, columns), value)
+    return Int(value, origin, columns)
 
 
 def name(it: Interpreter, node: nodes.Name, frame: Frame) -> Value:

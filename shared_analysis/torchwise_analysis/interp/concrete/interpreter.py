@@ -104,6 +104,9 @@ class Interpreter:
         self.notes: list[str] = []
         # what alternatives of unread facts are taken in this run, and which were met
         self.choices: dict[str, object] = {} if choices is None else choices
+        # what a run tries instead: other whole numbers in the script's text, and named changes
+        self.literals: dict[tuple[Origin, tuple[int, int]], int] = {}
+        self.changes: frozenset[str] = frozenset()
         self.chosen: dict[str, tuple[object, tuple[object, ...], Origin | None]] = {}
         self.loops = Loops()
         self.builtins: dict[str, Value] = {**self.types.by_name, **builtin_names(self)}

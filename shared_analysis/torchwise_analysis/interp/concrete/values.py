@@ -28,10 +28,15 @@ class Int(int):
     # "default" for a command-line option that nobody set, "read" for what the script says itself
     source: str
     origin: Origin
+    # where the literal stands on its line
+    columns: tuple[int, int]
 
-    def __new__(cls, value: int, origin: Origin, source: str = "read") -> Int:
+    def __new__(
+        cls, value: int, origin: Origin, columns: tuple[int, int] = (0, 0), source: str = "read"
+    ) -> Int:
         made = super().__new__(cls, value)
         made.origin = origin
+        made.columns = columns
         made.source = source
         return made
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from torchwise_analysis.interp.concrete.errors import Stopped
@@ -21,6 +22,7 @@ from torchwise_analysis.interp.concrete.values import (
     Frame,
     Function,
     Instance,
+    Int,
     Iter,
     Keywords,
     ModuleValue,
@@ -34,18 +36,21 @@ from torchwise_analysis.interp.concrete.values import (
 )
 from torchwise_analysis.source import nodes
 from torchwise_memory.classes import CLASSES
+from torchwise_memory.families.base import Config, ModelOutput
 from torchwise_memory.library import FUNCTIONS, METHODS, TENSOR_ATTRIBUTES
 from torchwise_memory.modules import base
 from torchwise_memory.modules.base import Module
 from torchwise_memory.modules.copying import copy_module, copy_tensor
-from torchwise_memory.modules.native import NativeAttribute, NativeClass
+from torchwise_memory.modules.native import NativeAttribute, NativeClass, native_class
 from torchwise_memory.operators.registry import Function as NativeFunction
 from torchwise_memory.optimizers.base import Optimizer
 from torchwise_memory.optimizers.scaling import GradScaler
 from torchwise_memory.report import Origin
+from torchwise_memory.runtime.contexts import Autocast
 from torchwise_memory.runtime.device import Device, device_of
-from torchwise_memory.runtime.dtypes import DType
+from torchwise_memory.runtime.dtypes import DType, bfloat16
 from torchwise_memory.runtime.errors import Unsupported
+from torchwise_memory.runtime.storage import Storage
 from torchwise_memory.runtime.tensor import Parameter, Size, Tensor, set_data, values_of
 from torchwise_memory.runtime.unknown import UnknownItems, UnknownScalar
 
@@ -59,6 +64,16 @@ _HARMLESS = frozenset(
 )
 
 _CLASS_OF_HOST = {native.host: name for name, native in CLASSES.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInput:
+    """The first tensor that a model was called with from outside."""
+
+    shape: tuple[int, ...]
+    is_floating: bool
+    extents: tuple[Int, ...]
+    origin: Origin | None
 
 
 class HostCallable:
@@ -112,7 +127,11 @@ class Library:
         # facts of the plan as they are met: name -> (value, place)
         self.met: dict[str, tuple[object, Origin | None]] = {}
         self.models: list[tuple[weakref.ref[Module], Origin | None]] = []
-        self.model_inputs: list[tuple[tuple[int, ...], str, Origin | None]] = []
+        self.model_inputs: list[ModelInput] = []
+        self.changed: set[int] = set()
+        self.called: dict[int, weakref.ref[Module]] = {}
+        # the whole numbers of the script that a tensor's shape was made of
+        self.extents: weakref.WeakKeyDictionary[Storage, tuple[Int, ...]] = weakref.WeakKeyDictionary()
 
     # -- modules and names
 
@@ -179,9 +198,13 @@ class Library:
             return self.classes[name]
         native = CLASSES[name]
         bases = tuple(self.native_class(b) for b in native.bases if b in CLASSES) or (self.it.types.object,)
+        cls = self.classes[name] = self._class_for(native, bases)
+        return cls
+
+    def _class_for(self, native: NativeClass, bases: tuple[Class, ...]) -> Class:
+        name = native.name
         module, _, short = name.rpartition(".")
         cls = Class(short, bases, module=module, tag=name)
-        self.classes[name] = cls
         cls.mro = (cls, *bases[0].mro)
         cls.traits["native"] = native
         cls.members["__init__"] = Builtin(f"{name}.__init__", lambda it, a, k: self._initialize(native, a, k))
@@ -205,6 +228,8 @@ class Library:
         given = [self.argument(v, native.name) for v in args]
         named = {n: self.argument(v, native.name) for n, v in keywords.items()}
         self._note_construction(native, receiver, given, named)
+        if "fused" in self.it.changes and any(p.name == "fused" for p in native.params):
+            named["fused"] = True
         native.construct(self.it.world, receiver, *given, **named)
         return None
 
@@ -217,10 +242,19 @@ class Library:
         given = [receiver, *(self.argument(v, function.name) for v in args[1:])]
         named = {n: self.argument(v, function.name) for n, v in keywords.items()}
         del args
+        if name == "zero_grad":
+            self._note_zero_grad(given, named)
         result = from_runtime(self.it, function.invoke(self.it.world, given, named))
         if name == "step" and isinstance(receiver, (Optimizer, GradScaler)):
             self.it.loops.steps += 1
         return result
+
+    def _note_zero_grad(self, args: list[Value], keywords: Keywords) -> None:
+        if keywords.get("set_to_none", args[1] if len(args) > 1 else True) is False:
+            self.met.setdefault("keeps_gradients", (True, self.it.origin()))
+            if "set_to_none" in self.it.changes:
+                del args[1:]
+                keywords.clear()
 
     def allocate(self, cls: Class) -> Value:
         native = cast(NativeClass, cls.trait("native"))
@@ -256,7 +290,19 @@ class Library:
         name = _CLASS_OF_HOST.get(type(value))
         if name is not None:
             return self.native_class(name)
+        if hasattr(type(value), "native_name"):
+            return self._host_class(type(value))
         return self.spaces.class_of(value)
+
+    def _host_class(self, host: type) -> Class:
+        """The class of a runtime object that no table names, such as a hand-written model family's."""
+        name = str(getattr(host, "native_name", host.__name__))
+        key = f"{name} ({host.__name__})"
+        if key not in self.classes:
+            bases = [_CLASS_OF_HOST[b] for b in host.__mro__[1:] if b in _CLASS_OF_HOST][:1]
+            parents = tuple(self.native_class(b) for b in bases) or (self.it.types.object,)
+            self.classes[key] = self._class_for(native_class(host, name, bases), parents)
+        return self.classes[key]
 
     def is_abstract_kind(self, value: Value, cls: Class, wanted: Class) -> bool:
         """`isinstance(x, collections.abc.Sequence)` and the like."""
@@ -283,7 +329,17 @@ class Library:
             for n, v in keywords.items()
             if not (n in _HARMLESS and isinstance(v, (Unknown, Opaque)))
         }
-        return from_runtime(self.it, function.invoke(self.it.world, given, named))
+        result = function.invoke(self.it.world, given, named)
+        if isinstance(result, Tensor) and self.it.module_depth == 0:
+            self._note_extents(result, args, keywords)
+        return from_runtime(self.it, result)
+
+    def _note_extents(self, result: Tensor, args: list[Value], keywords: Keywords) -> None:
+        extents = tuple(_whole_numbers([*args, *keywords.values()]))
+        if not extents and args and isinstance(args[0], Tensor):
+            extents = self.extents.get(args[0].storage, ())
+        if extents:
+            self.extents.setdefault(result.storage, extents)
 
     def call_function(self, it: Interpreter, name: str, args: list[Value], keywords: Keywords) -> Value:
         function = FUNCTIONS.get(name)
@@ -321,17 +377,50 @@ class Library:
         keywords.clear()
         if outermost:
             self._note_input(module, given, named)
-        result = base.call(it.world, module, given, named)
+        if outermost and it.changes:
+            self._apply_changes(module)
+        if outermost and "autocast" in it.changes and it.world.grad_enabled:
+            result = self._call_under_autocast(module, given, named)
+        else:
+            result = base.call(it.world, module, given, named)
         if outermost and _has_parameters(module):
             it.loops.calls += 1
         return from_runtime(it, result)
 
+    def _call_under_autocast(
+        self, module: Module, args: tuple[Value, ...], keywords: dict[str, Value]
+    ) -> object:
+        region = Autocast("cuda", bfloat16)
+        region.enter(self.it.world)
+        try:
+            return base.call(self.it.world, module, args, keywords)
+        finally:
+            region.leave(self.it.world)
+
+    def _apply_changes(self, module: Module) -> None:
+        """What a run tries that is done to the model itself, once."""
+        if "checkpointing" in self.it.changes and id(module) not in self.changed:
+            self.changed.add(id(module))
+            enable = self.it.find_attribute(module, "gradient_checkpointing_enable")
+            if enable is not MISSING:
+                self.it.call(enable, [], {"gradient_checkpointing_kwargs": {"use_reentrant": False}})
+
     def _note_input(self, module: Module, args: tuple[Value, ...], keywords: dict[str, Value]) -> None:
-        if len(self.model_inputs) > 16 or not _has_parameters(module):
+        if not _has_parameters(module):
+            return
+        if id(module) not in self.called:
+            self.called[id(module)] = weakref.ref(module)
+            if self.it.find_attribute(module, "gradient_checkpointing_enable") is not MISSING:
+                self.met.setdefault("checkpointable", (True, self.it.origin()))
+        if len(self.model_inputs) > 16:
             return
         for value in (*args, *keywords.values()):
             if isinstance(value, Tensor) and value.ndim >= 1:
-                self.model_inputs.append((tuple(value.shape), value.dtype.name, self.it.origin()))
+                extents = self.extents.get(value.storage, ())
+                given = ModelInput(
+                    tuple(value.shape), value.dtype.is_floating_point, extents, self.it.origin()
+                )
+                self.model_inputs.append(given)
                 return
 
     def call_object(self, callee: Value, args: list[Value], keywords: Keywords) -> Value:
@@ -446,6 +535,8 @@ class Library:
             return cast("dict[str, Value]", fields)[name]
         if member is not MISSING:
             return self.it.bind_member(member, owner, cls)
+        if isinstance(owner, (Config, ModelOutput)):
+            return _family_field(self.it, owner, name)
         return self.spaces.object_attribute(owner, name)
 
     def set_object_attribute(self, owner: Value, name: str, value: Value) -> bool:
@@ -455,6 +546,9 @@ class Library:
                 self.it.call(member.setter, [owner, value], {})
             else:
                 owner.fields[name] = value
+            return True
+        if isinstance(owner, Config):
+            owner.assign(name, self.argument(value, name))
             return True
         return False
 
@@ -694,8 +788,23 @@ class Library:
         self.spaces.close()
 
 
+def _family_field(it: Interpreter, owner: Config | ModelOutput, name: str) -> Value:
+    try:
+        return from_runtime(it, owner.lookup(name))
+    except KeyError:
+        return MISSING
+
+
 def module_items(value: Module) -> dict[Value, Value]:
     return {**value.children}
+
+
+def _whole_numbers(values: Sequence[Value]) -> Iterator[Int]:
+    for value in values:
+        if isinstance(value, Int):
+            yield value
+        elif isinstance(value, (list, tuple)) and len(cast("list[Value]", value)) < 8:
+            yield from _whole_numbers(cast("list[Value]", value))
 
 
 _ABSTRACT: dict[str, tuple[type, ...]] = {

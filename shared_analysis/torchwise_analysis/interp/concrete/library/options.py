@@ -133,4 +133,4 @@ def _typed_default(it: Interpreter, keywords: Keywords) -> Value:
 
 
 def _as_default(value: Value) -> Value:
-    return Int(int(value), value.origin, "default") if isinstance(value, Int) else value
+    return Int(int(value), value.origin, value.columns, "default") if isinstance(value, Int) else value

@@ -1,0 +1,139 @@
+"""The plan: what the script says about model, batch, length, precision and optimizer, and where."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torchwise_analysis.interp.concrete.values import Int
+from torchwise_memory.modules.base import Module
+from torchwise_memory.report import Kind, Origin, PlanField, Source
+from torchwise_memory.runtime.dtypes import float32
+
+if TYPE_CHECKING:
+    from torchwise_analysis.interp.concrete.interpreter import Interpreter
+    from torchwise_analysis.interp.concrete.library import ModelInput
+    from torchwise_analysis.interp.concrete.loops import Measured
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """A whole number as it stands in the script; columns from 0 on the line of `origin`."""
+
+    value: int
+    origin: Origin
+    columns: tuple[int, int]
+
+
+def models_called(it: Interpreter) -> list[Module]:
+    """The models that the script called itself, largest first."""
+    found = [module for ref in it.library.called.values() if (module := ref()) is not None]
+    return sorted(found, key=lambda m: -sum(p.numel for _, p in m.walk_parameters()))
+
+
+def count_parameters(it: Interpreter) -> tuple[int | None, int | None]:
+    """Parameters and trainable ones of all models called, shared ones once."""
+    parameters = {id(p): p for module in models_called(it) for _, p in module.walk_parameters()}
+    if not parameters:
+        return None, None
+    return (
+        sum(p.numel for p in parameters.values()),
+        sum(p.numel for p in parameters.values() if p.requires_grad),
+    )
+
+
+def read_plan(it: Interpreter, measured: list[Measured]) -> dict[str, PlanField]:
+    plan: dict[str, PlanField] = {}
+    _model(it, plan)
+    _batch(it, plan)
+    _precision(it, plan)
+    met = it.library.met
+    if "optimizer" in met:
+        name, origin = met["optimizer"]
+        plan["optimizer"] = PlanField(str(name), Source.READ, origin)
+    training = next((m for m in measured if m.kind is Kind.TRAINING), None)
+    if training is not None:
+        plan["accumulation"] = PlanField(training.window, Source.READ, training.origin)
+    if "checkpointing" in met:
+        plan["checkpointing"] = PlanField(True, Source.READ, met["checkpointing"][1])
+    elif training is not None:
+        plan["checkpointing"] = PlanField(False, Source.READ)
+    return plan
+
+
+def _model(it: Interpreter, plan: dict[str, PlanField]) -> None:
+    models = models_called(it)
+    if not models:
+        return
+    origin = next((place for ref, place in it.library.models if ref() is models[0]), None)
+    if "model" in it.library.met:
+        name, origin = it.library.met["model"]
+    else:
+        name = it.class_of(models[0]).name
+    plan["model"] = PlanField(str(name), Source.READ, origin)
+
+
+def _first_input(it: Interpreter) -> ModelInput | None:
+    return next(iter(it.library.model_inputs), None)
+
+
+def _batch(it: Interpreter, plan: dict[str, PlanField]) -> None:
+    given = _first_input(it)
+    met = it.library.met
+    if "micro_batch" in met:
+        plan["micro_batch"] = _placed(it, "micro_batch", *met["micro_batch"])
+    elif given is not None:
+        plan["micro_batch"] = _extent(given, 0)
+    if given is None:
+        return
+    if not given.is_floating and len(given.shape) == 2:
+        plan["seq_len"] = _extent(given, 1)
+    elif given.is_floating and len(given.shape) == 4:
+        place = met.get("image_size", (None, None))[1] or _origin_of(given, given.shape[-1])
+        plan["image_size"] = PlanField((given.shape[-2], given.shape[-1]), Source.READ, place)
+
+
+def _placed(it: Interpreter, name: str, value: object, origin: Origin | None) -> PlanField:
+    if name in it.chosen:
+        return PlanField(int(str(value)), Source.ASSUMED, origin, "nothing in the script says it")
+    source = Source.DEFAULT if isinstance(value, Int) and value.source == "default" else Source.READ
+    return PlanField(int(str(value)), source, origin)
+
+
+def _extent(given: ModelInput, axis: int) -> PlanField:
+    value = given.shape[axis]
+    literal = next((e for e in given.extents if e == value), None)
+    if literal is None:
+        return PlanField(value, Source.READ, given.origin)
+    source = Source.DEFAULT if literal.source == "default" else Source.READ
+    return PlanField(value, source, literal.origin)
+
+
+def _origin_of(given: ModelInput, value: int) -> Origin | None:
+    return next((e.origin for e in given.extents if e == value), given.origin)
+
+
+def micro_batch_literal(it: Interpreter) -> Literal | None:
+    """The literal that sets the micro-batch, if one does."""
+    value = it.library.met.get("micro_batch", (None, None))[0]
+    if isinstance(value, Int):
+        return Literal(int(value), value.origin, value.columns)
+    given = _first_input(it)
+    if given is None or not given.shape:
+        return None
+    for extent in given.extents:
+        if extent == given.shape[0]:
+            return Literal(int(extent), extent.origin, extent.columns)
+    return None
+
+
+def _precision(it: Interpreter, plan: dict[str, PlanField]) -> None:
+    if "precision" in it.library.met:
+        value, origin = it.library.met["precision"]
+        plan["precision"] = PlanField(str(value), Source.READ, origin)
+        return
+    models = models_called(it)
+    first = next((p for m in models for _, p in m.walk_parameters()), None)
+    if first is not None:
+        source = Source.DEFAULT if first.dtype is float32 else Source.READ
+        plan["precision"] = PlanField(first.dtype.name, source, plan["model"].origin if "model" in plan else None)

@@ -1,0 +1,28 @@
+"""What is asked, and what comes back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torchwise_memory.report import Estimate, Unanswered
+
+
+@dataclass(frozen=True, slots=True)
+class EstimateRequest:
+    """`gpus` are names in any usual spelling; the first decides what depends on the card.
+
+    `with_alternatives` re-runs the options of facts that could not be read; `with_remedies` re-runs the
+    script with one thing changed.
+    """
+
+    gpus: tuple[str, ...] = ()
+    with_alternatives: bool = True
+    with_remedies: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class EstimateReport:
+    """An estimate for each loop that was measured; what stopped the trace otherwise."""
+
+    estimates: tuple[Estimate, ...] = ()
+    unanswered: tuple[Unanswered, ...] = ()

@@ -1,0 +1,163 @@
+"""One run of a script on a simulated card, and the facts it leaves."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from torchwise_analysis.interp.concrete import loops, text
+from torchwise_analysis.interp.concrete.errors import Cancelled, Finished, Raised, Stopped
+from torchwise_analysis.interp.concrete.interpreter import Interpreter
+from torchwise_analysis.interp.concrete.loops import Measured
+from torchwise_analysis.names.project import Project
+from torchwise_analysis.plan import fields
+from torchwise_analysis.source.nodes import Module
+from torchwise_memory.allocator import Allocator
+from torchwise_memory.report import Kind, Origin, PlanField
+from torchwise_memory.runtime.errors import RuntimeStop
+from torchwise_memory.runtime.world import World
+
+# A program may nest 120 calls deep, each a dozen frames of ours; expressions nest besides.
+_HOST_RECURSION = 12_000
+_STACK_BYTES = 512 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A fact that was not read: what this run took, and what else it might be."""
+
+    value: object
+    options: tuple[object, ...]
+    origin: Origin | None
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a run does differently from the script: other literals, or one of the named changes."""
+
+    literals: dict[tuple[Origin, tuple[int, int]], int] = field(default_factory=dict)
+    names: frozenset[str] = frozenset()
+
+
+@dataclass(slots=True)
+class Facts:
+    """What one run showed."""
+
+    measured: tuple[Measured, ...] = ()
+    plan: dict[str, PlanField] = field(default_factory=dict)
+    parameters: int | None = None
+    trainable: int | None = None
+    assumptions: tuple[str, ...] = ()
+    choices: dict[str, Choice] = field(default_factory=dict)
+    read_files: tuple[str, ...] = ()
+    micro_batch: fields.Literal | None = None
+    seen: frozenset[str] = frozenset()
+    failure: str = ""
+    failed_at: Origin | None = None
+    cancelled: bool = False
+
+
+def run_script(
+    module: Module,
+    project: Project,
+    sm: int,
+    choices: dict[str, object],
+    change: Change,
+    stop: Callable[[], bool],
+) -> Facts:
+    """Interpret the script once. Raises nothing; what stopped the run is in the result."""
+    facts = Facts()
+
+    def work() -> None:
+        try:
+            _run(facts, module, project, sm, choices, change, stop)
+        except RecursionError:
+            facts.failure = "the script nests deeper than is followed"
+        except Exception as error:
+            # the last border: a fault of ours must not take an editor down
+            facts.failure = f"the interpreter failed ({type(error).__name__}: {error})"
+
+    with _quiet_collector(), _deep_stack():
+        worker = threading.Thread(target=work, name="torchwise estimate")
+        worker.start()
+        worker.join()
+    return facts
+
+
+@contextmanager
+def _quiet_collector() -> Iterator[None]:
+    """Lifetimes are those of reference counting; a collection would only cost time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+@contextmanager
+def _deep_stack() -> Iterator[None]:
+    limit, size = sys.getrecursionlimit(), threading.stack_size()
+    sys.setrecursionlimit(max(limit, _HOST_RECURSION))
+    threading.stack_size(_STACK_BYTES)
+    try:
+        yield
+    finally:
+        threading.stack_size(size)
+        sys.setrecursionlimit(limit)
+
+
+def _run(
+    facts: Facts,
+    module: Module,
+    project: Project,
+    sm: int,
+    choices: dict[str, object],
+    change: Change,
+    stop: Callable[[], bool],
+) -> None:
+    world = World(Allocator(), sm)
+    it = Interpreter(project, world, choices, stop)
+    it.literals = change.literals
+    it.changes = change.names
+    # until a loop is found the whole run counts: a script may take a single step
+    loops.start(it)
+    try:
+        it.library.imports.run_main(module)
+    except Cancelled:
+        facts.cancelled = True
+    except Finished:
+        pass
+    except Raised as raised:
+        name = raised.value.cls.name
+        if name != "SystemExit":
+            said = text.text_of(it, raised.value)
+            facts.failure = f"the script would raise {name}{': ' if said else ''}{said}"
+            facts.failed_at = raised.origin
+    except Stopped as stopped:
+        facts.failure, facts.failed_at = stopped.message, stopped.origin
+    except RuntimeStop as stopped:
+        facts.failure, facts.failed_at = str(stopped), world.origin
+    _collect(facts, it, module.path)
+    it.close()
+    world.close()
+
+
+def _collect(facts: Facts, it: Interpreter, path: str) -> None:
+    measured = list(it.loops.measured)
+    if not measured and it.loops.steps and not facts.failure:
+        measured.append(loops.take(it, Origin(path, 1), Kind.TRAINING, 1))
+        it.assume("no loop was found: the whole run is measured")
+    facts.measured = tuple(measured)
+    facts.parameters, facts.trainable = fields.count_parameters(it)
+    facts.micro_batch = fields.micro_batch_literal(it)
+    facts.plan = fields.read_plan(it, measured)
+    facts.assumptions = tuple(dict.fromkeys([*it.assumptions, *it.world.assumptions]))
+    facts.choices = {name: Choice(value, options, origin) for name, (value, options, origin) in it.chosen.items()}
+    facts.read_files = tuple(it.library.imports.read)
+    facts.seen = frozenset(it.library.met)
