@@ -50,8 +50,8 @@ def _band(need: Interval, total_bytes: int) -> Verdict:
         return Verdict.FITS
     if need.low > total_bytes:
         return Verdict.OOM
-    # Within 3 % of the total the point decides nothing.
-    margin = total_bytes * 3 // 100
+    # Within 2 % of the total the point decides nothing: drivers differ by as much in what they leave.
+    margin = total_bytes * 2 // 100
     if need.point <= total_bytes - margin:
         return Verdict.PROBABLY_FITS
     if need.point > total_bytes + margin:

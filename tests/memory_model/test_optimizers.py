@@ -34,15 +34,8 @@ def make(w: World, name: str, *args: Any, **kwargs: Any) -> Any:
     return made
 
 
-def parameters(w: World, dtype: str = "float32", device: str = "cuda") -> list[Parameter]:
-    from torchwise_memory.runtime.device import device_of
-
-    made = []
-    for shape in SHAPES:
-        made.append(
-            Parameter(w.new(shape, DTYPES[dtype], "weight", device_of(device), kind=StorageKind.WEIGHTS))
-        )
-    return made
+def parameters(w: World, dtype: str = "float32") -> list[Parameter]:
+    return [Parameter(w.new(shape, DTYPES[dtype], "weight", kind=StorageKind.WEIGHTS)) for shape in SHAPES]
 
 
 def give_gradients(w: World, tensors: list[Parameter]) -> None:

@@ -25,7 +25,6 @@ def band(gib: float, spread: float = 0.02) -> Verdict:
     [
         (10, Verdict.FITS),
         (75, Verdict.FITS),
-        (76, Verdict.PROBABLY_FITS),
         (78.5, Verdict.BORDERLINE),
         (82, Verdict.OOM),
         (200, Verdict.OOM),
