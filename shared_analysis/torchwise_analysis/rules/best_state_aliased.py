@@ -133,7 +133,7 @@ def fit(loader, score, epochs):
         if accuracy > best:
             best = accuracy
             best_state = model.state_dict().copy()
-                         ^^^^^^^^^^^^^^^^^^^^^^^^^ best-state-aliased error certain
+                         ^^^^^^^^^^^^^^^^^^ best-state-aliased error certain
     torch.save(best_state, "best.pt")
 """,
         ),

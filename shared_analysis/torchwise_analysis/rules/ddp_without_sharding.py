@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from torchwise_analysis.findings import Confidence, Evidence, Fix, Place, Safety, Severity
 from torchwise_analysis.fixes import SourceFile
-from torchwise_analysis.interp.abstract.events import LoaderBuilt, ProcessGroup, Wrapped
+from torchwise_analysis.interp.abstract.events import LoaderBuilt, Prepared, ProcessGroup, Wrapped
 from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.interp.abstract.values import Obj
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
@@ -82,9 +82,10 @@ RULE = Rule(
         "the arguments of the loader are not all visible",
     ),
     grading=(
-        "Error and certain, because it is only said when all constructor arguments are visible and the "
-        "loader feeds a backward. A sampler that draws at random without knowing the rank "
-        "(`RandomSampler`, `WeightedRandomSampler`) does not shard."
+        "Error, and only said when all constructor arguments are visible. Certain when the loader is seen "
+        "to feed a backward; likely when it is only built here, in random order as for training. A sampler "
+        "that draws at random without knowing the rank (`RandomSampler`, `WeightedRandomSampler`) does not "
+        "shard."
     ),
     fix=(
         "Advice: a `DistributedSampler` for the loader in place of `shuffle=True`, and "
@@ -201,10 +202,14 @@ def detect(trace: Trace) -> Iterator[Hit]:
     several = _several_processes(trace)
     if several is None:
         return
+    managed = {obj.id for prepared in trace.of(Prepared) for obj in prepared.objects}
     for built in trace.of(LoaderBuilt):
+        if built.loader.id in managed:
+            continue
         if built.sharding is not None or any(guard.kind == "rank" for guard in built.scene.guards):
             continue
-        if not trace.is_training_source(built.loader.id):
+        role = _training_role(trace, built)
+        if role is None:
             continue
         site = _site(trace, built)
         yield Hit(
@@ -218,6 +223,22 @@ def detect(trace: Trace) -> Iterator[Hit]:
             frozenset({("loader", built.loader.id)}),
             built,
         )
+
+
+def _training_role(trace: Trace, built: LoaderBuilt) -> Confidence | None:
+    """How sure it is that this loader feeds training; None for an evaluation loader, or when nothing tells.
+
+    A loader that is only built here (returned, given on) is one for training if its order is random.
+    """
+    if trace.is_training_source(built.loader.id):
+        return Confidence.CERTAIN
+    fed = [forward for forward in trace.forwards if built.loader.id in forward.sources]
+    evaluates = any(
+        {mode.name for mode in forward.modes} == {"eval"} or forward.grad == {False} for forward in fed
+    )
+    is_random = built.shuffle is True or isinstance(built.sampler, Obj)
+    leaves = built.loader.id in trace.escaped  # whoever receives it may replace its sampler
+    return Confidence.LIKELY if is_random and not evaluates and not leaves else None
 
 
 def _several_processes(trace: Trace) -> Evidence | None:

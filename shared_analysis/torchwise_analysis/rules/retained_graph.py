@@ -278,7 +278,10 @@ def detect(trace: Trace) -> Iterator[Hit]:
             continue
         if store.holder is not None and store.holder.id in trace.emptied:
             continue
-        is_freed = all(p in trace.trained for p in store.passes)
+        backwards = [trace.trained[p] for p in store.passes if p in trace.trained]
+        if any(backward.create_graph for backward in backwards):
+            continue  # differentiated again on purpose
+        is_freed = len(backwards) == len(store.passes)
         leaves = store.token in trace.escaped_tokens
         if not is_freed and leaves and not _is_evaluation(trace, store):
             continue  # whoever receives it may still call backward

@@ -254,7 +254,8 @@ def detect(trace: Trace) -> Iterator[Hit]:
             between = evaluated.get((forward.module.id, place))
             if between is not None or forward.module.id in trained_before:
                 yield _hit(trace, forward, place, between)
-        trained_before.add(forward.module.id)
+        if any(mode.name != "eval" for mode in forward.modes):
+            trained_before.add(forward.module.id)
 
 
 def _hit(trace: Trace, forward: Forward, place: Place, between: Forward | None) -> Hit:

@@ -274,7 +274,7 @@ def detect(trace: Trace) -> Iterator[Hit]:
         for atom in one.before:
             if atom.applied or atom.divided:
                 continue
-            for place, count in sorted(atom.sites):
+            for place, count in sorted(atom.sites, key=lambda site: (site[0].path, site[0].span)):
                 backwards = [b for b in runs.get(place, ()) if b.order < one.order]
                 if count > 1 and backwards and all(_is_plain(b, one) for b in backwards):
                     yield _hit(trace, one, backwards[-1])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,11 +15,11 @@ from torchwise_analysis.rules._framework import Example, Rule
 from torchwise_analysis.rules._snippets import parse
 from torchwise_analysis.settings import Settings
 
-
-def examples() -> Iterator[object]:
-    for entry in all_rules():
-        for example in entry.rule.all_examples:
-            yield pytest.param(entry.rule, example, id=f"{entry.rule.name}: {example.title}")
+EXAMPLES = [
+    pytest.param(entry.rule, example, id=f"{entry.rule.name}: {example.title}")
+    for entry in all_rules()
+    for example in entry.rule.all_examples
+]
 
 
 class Analysis:
@@ -46,7 +45,7 @@ class Analysis:
         return None if file.module.problems else self.findings(text)
 
 
-@pytest.mark.parametrize(("rule", "example"), examples())
+@pytest.mark.parametrize(("rule", "example"), EXAMPLES)
 def test_findings_are_exactly_those_marked(rule: Rule, example: Example, tmp_path: Path) -> None:
     snippet = parse(example.code)
     found = Analysis(tmp_path, example).findings(snippet.text)
@@ -63,7 +62,7 @@ def test_findings_are_exactly_those_marked(rule: Rule, example: Example, tmp_pat
     assert shown == wanted
 
 
-@pytest.mark.parametrize(("rule", "example"), examples())
+@pytest.mark.parametrize(("rule", "example"), EXAMPLES)
 def test_every_edit_parses_removes_the_finding_and_adds_none(
     rule: Rule, example: Example, tmp_path: Path
 ) -> None:

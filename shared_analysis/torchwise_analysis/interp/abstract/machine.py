@@ -519,6 +519,8 @@ class Machine:
                     out |= member.taint
                 elif isinstance(member, va.Obj):
                     out |= frozenset(t for t in member.traits if t in _TAINTS)
+                    if member.kind is va.Kind.ITERATOR:
+                        out |= self.taint(*member.over, *member.arguments)
         return out
 
     # ------------------------------------------------------------------ grad mode, modes
