@@ -39,6 +39,11 @@ _PHASES = {
     Phase.BACKWARD: "the backward pass",
     Phase.OPTIMIZER: "the optimizer step",
 }
+_PEAKS = {
+    "device": " on the card at the peak",
+    "reserved": " reserved at the peak",
+    "allocated": " allocated at the peak",
+}
 _PARTS = {"weights": "blue", "gradients": "magenta", "optimizer": "cyan", "activations": "yellow"}
 _BAR_CELLS = 28
 _MOST_ALIVE = 6
@@ -101,7 +106,7 @@ class _Writer:
             yield self._heading("assumed")
             yield self._list(estimate.assumptions)
         if estimate.remedies:
-            yield self._heading("what would lower it")
+            yield self._heading("what would lower the allocated peak")
             yield self._remedies(estimate.remedies)
 
     def _heading(self, text: str) -> Text:
@@ -110,14 +115,14 @@ class _Writer:
     # ------------------------------------------------------------------ the answer
 
     def _headline(self, estimate: Estimate) -> Text:
-        peak = _largest(estimate.peak)
+        peak, name = _largest(estimate.peak)
         text = Text()
         if peak is None:
             text.append("peak unknown", style="bold")
         else:
-            text.append(size(peak.point), style="bold").append(" peak")
+            text.append(size(peak.point), style="bold").append(_PEAKS[name])
             if estimate.phase is not None:
-                text.append(f" during {_PHASES[estimate.phase]}")
+                text.append(f", in {_PHASES[estimate.phase]}")
         if estimate.gpus_used > 1:
             text.append(f", on each of {estimate.gpus_used} GPUs")
         if estimate.parameters is not None:
@@ -161,8 +166,9 @@ class _Writer:
             used += length
             colour = _PARTS.get(part, "white")
             bar.append(("█" if self.unicode else part[0]) * max(length, 0), style=colour)
-            legend.append("■ " if self.unicode else f"{part[0]}: ", style=colour)
-            legend.append(f"{part} {size(number)}   ")
+            legend.append("■\u00a0" if self.unicode else f"{part[0]}: ", style=colour)
+            # a line may break between two parts, not inside one
+            legend.append(f"{part} {size(number)}".replace(" ", "\u00a0" if self.unicode else " ") + "   ")
         return Group(bar, legend)
 
     def _gpus(self, estimate: Estimate) -> Table:
@@ -222,8 +228,8 @@ class _Writer:
         place = self._place(plan_field.origin, home)
         why = one_line(plan_field.why)
         # what was read or is a default speaks through its place or reason; what is assumed always says so
-        is_plain = plan_field.source is Source.UNKNOWN or (
-            plan_field.source in (Source.READ, Source.DEFAULT) and (place or why)
+        is_plain = plan_field.source in (Source.UNKNOWN, Source.READ) or (
+            plan_field.source is Source.DEFAULT and (place or why)
         )
         return ", ".join(part for part in (place, "" if is_plain else plan_field.source.value, why) if part)
 
@@ -262,8 +268,12 @@ def _columns(*justify: str) -> Table:
     return table
 
 
-def _largest(peak: Peak) -> Interval | None:
-    return peak.device or peak.reserved or peak.allocated
+def _largest(peak: Peak) -> tuple[Interval | None, str]:
+    """The peak that decides whether a run fits, as far as it is known, and its name."""
+    for name, interval in (("device", peak.device), ("reserved", peak.reserved)):
+        if interval is not None:
+            return interval, name
+    return peak.allocated, "allocated"
 
 
 def _shown(value: str | int | float | bool | tuple[int, ...]) -> str:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -90,7 +91,7 @@ def test_the_panel_says_the_answer_and_what_it_rests_on(cli: Cli) -> None:
     out = cli("estimate", "a.py").out
     for words in (
         "training loop  a.py:2",
-        "10.0 GiB peak during the backward pass",
+        "10.0 GiB reserved at the peak, in the backward pass",
         "1,000 parameters, 900 trainable",
         "9.00 – 11.0 GiB",
         "probably out of memory",
@@ -103,7 +104,7 @@ def test_the_panel_says_the_answer_and_what_it_rests_on(cli: Cli) -> None:
 
 
 def test_an_unknown_peak_is_said_to_be_unknown(cli: Cli) -> None:
-    assert "device     unknown" in cli("estimate", "a.py").out
+    assert re.search(r"device +unknown", cli("estimate", "a.py").out)
 
 
 def test_a_workload_is_answered_line_by_line(cli: Cli, tmp_path: Path) -> None:
