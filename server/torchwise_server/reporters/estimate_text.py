@@ -44,7 +44,14 @@ _PEAKS = {
     "reserved": " reserved at the peak",
     "allocated": " allocated at the peak",
 }
-_PARTS = {"weights": "blue", "gradients": "magenta", "optimizer": "cyan", "activations": "yellow"}
+_PARTS = {
+    "weights": "blue",
+    "gradients": "magenta",
+    "optimizer": "cyan",
+    "activations": "yellow",
+    "inputs": "green",
+    "temporaries": "red",
+}
 _BAR_CELLS = 28
 _MOST_ALIVE = 6
 _MOST_REMEDIES = 5
@@ -155,21 +162,24 @@ class _Writer:
             low = low.split()[0]  # one unit is enough
         return f"{low} {'–' if self.unicode else '-'} {high}"
 
-    def _breakdown(self, breakdown: dict[str, int]) -> Group:
+    def _breakdown(self, breakdown: dict[str, int]) -> Text:
         total = sum(breakdown.values())
-        cells = self.width - 6
-        bar, legend = Text("\n"), Text()
-        used = 0
-        sizes = [(part, number) for part, number in breakdown.items() if number > 0]
-        for index, (part, number) in enumerate(sizes):
-            length = round(cells * number / total) if index < len(sizes) - 1 else cells - used
-            used += length
+        cells = self.width - 4
+        parts = [(part, number) for part, number in breakdown.items() if number > 0]
+        bar, lines = Text("\n"), [Text()]
+        seen = used = 0
+        for part, number in parts:
             colour = _PARTS.get(part, "white")
-            bar.append(("█" if self.unicode else part[0]) * max(length, 0), style=colour)
-            legend.append("■\u00a0" if self.unicode else f"{part[0]}: ", style=colour)
-            # a line may break between two parts, not inside one
-            legend.append(f"{part} {size(number)}".replace(" ", "\u00a0" if self.unicode else " ") + "   ")
-        return Group(bar, legend)
+            seen += number
+            end = round(cells * seen / total)
+            bar.append(("█" if self.unicode else part[0]) * (end - used), style=colour)
+            used = end
+            item = Text("■ " if self.unicode else f"{part[0]}: ", style=colour)
+            item.append(f"{part} {size(number)}   ", style="default")
+            if lines[-1].cell_len + item.cell_len > cells + 3:
+                lines.append(Text())
+            lines[-1].append_text(item)
+        return Text("\n").join([bar, *lines])
 
     def _gpus(self, estimate: Estimate) -> Table:
         table = _columns("left", "left", "right", "left", "left")
