@@ -93,6 +93,7 @@ def autograd_grad(
     grad_outputs: object = None,
     retain_graph: bool | None = None,
     create_graph: bool = False,
+    only_inputs: bool = True,
     allow_unused: bool | None = None,
     is_grads_batched: bool = False,
     materialize_grads: bool = False,
@@ -452,10 +453,10 @@ def promote_types(w: World, type1: DType, type2: DType) -> DType:
 
 
 @operator("torch.result_type")
-def torch_result_type(w: World, tensor1: object, tensor2: object) -> DType:
+def torch_result_type(w: World, tensor: object, other: object) -> DType:
     from .support import result_type
 
-    return result_type(w, tensor1, tensor2)  # type: ignore[arg-type]
+    return result_type(w, tensor, other)  # type: ignore[arg-type]
 
 
 @operator("torch.broadcast_shapes")

@@ -711,18 +711,45 @@ def _no_gradient(w: World, saved: object, gradients: Sequence[Tensor | None]) ->
     return [w.like(gradient, "zeros_like")]
 
 
-@method(
-    "uniform_",
-    "normal_",
-    "bernoulli_",
-    "random_",
-    "exponential_",
-    "log_normal_",
-    "cauchy_",
-    "geometric_",
-)
-def randomize_(w: World, self: Tensor, *args: object, generator: object = None, **kwargs: object) -> Tensor:
-    return record_inplace(w, "random_", self, (), (), _no_gradient)
+def _randomized(w: World, tensor: Tensor) -> Tensor:
+    return record_inplace(w, "random_", tensor, (), (), _no_gradient)
+
+
+@method("uniform_")
+def uniform_(
+    w: World, self: Tensor, from_: object = 0, to: object = 1, *, generator: object = None
+) -> Tensor:
+    """The first bound is called `from` in C++, which no program can write as a keyword."""
+    return _randomized(w, self)
+
+
+@method("normal_", "log_normal_")
+def normal_(w: World, self: Tensor, mean: object = 0, std: object = 1, *, generator: object = None) -> Tensor:
+    return _randomized(w, self)
+
+
+@method("bernoulli_", "geometric_")
+def bernoulli_(w: World, self: Tensor, p: object = 0.5, *, generator: object = None) -> Tensor:
+    return _randomized(w, self)
+
+
+@method("exponential_")
+def exponential_(w: World, self: Tensor, lambd: object = 1, *, generator: object = None) -> Tensor:
+    return _randomized(w, self)
+
+
+@method("cauchy_")
+def cauchy_(
+    w: World, self: Tensor, median: object = 0, sigma: object = 1, *, generator: object = None
+) -> Tensor:
+    return _randomized(w, self)
+
+
+@method("random_")
+def random_(
+    w: World, self: Tensor, from_: object = None, to: object = None, *, generator: object = None
+) -> Tensor:
+    return _randomized(w, self)
 
 
 @method("zero_")

@@ -504,13 +504,29 @@ def masked_scatter_(w: World, self: Tensor, mask: Tensor, source: Tensor) -> Ten
     return record_inplace(w, "masked_scatter_", self, (source,), (mask,), back)
 
 
-@operator("torch.select_scatter", "torch.slice_scatter", method=("select_scatter", "slice_scatter"))
-def select_scatter(
-    w: World, input: Tensor, src: Tensor, dim: int = 0, *args: object, **kwargs: object
+@operator("torch.select_scatter", method="select_scatter")
+def select_scatter(w: World, input: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
+    return _written(w, "select_scatter", input, src)
+
+
+@operator("torch.slice_scatter", method="slice_scatter")
+def slice_scatter(
+    w: World,
+    input: Tensor,
+    src: Tensor,
+    dim: int = 0,
+    start: int | None = None,
+    end: int | None = None,
+    step: int = 1,
 ) -> Tensor:
-    result = w.like(input, "select_scatter")
+    return _written(w, "slice_scatter", input, src)
+
+
+def _written(w: World, name: str, input: Tensor, src: Tensor) -> Tensor:
+    """A copy of the whole with a part of it from `src`."""
+    result = w.like(input, name)
     back = _ScatterIntoBack(True, src.shape if src.requires_grad else None)
-    record(w, "select_scatter", (input, src), (), back, result)
+    record(w, name, (input, src), (), back, result)
     return result
 
 

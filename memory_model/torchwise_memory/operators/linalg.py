@@ -61,43 +61,67 @@ def _from_square(w: World, name: str, input: Tensor) -> Tensor:
 
 
 @operator("torch.linalg.inv", "torch.inverse", method="inverse")
-def inv(w: World, A: Tensor, *, out: None = None) -> Tensor:
-    return _from_square(w, "inv", A)
+def inv(w: World, input: Tensor, *, out: None = None) -> Tensor:
+    return _from_square(w, "inv", input)
 
 
-@operator("torch.linalg.cholesky", "torch.cholesky", method="cholesky")
-def cholesky(w: World, A: Tensor, *, upper: bool = False, out: None = None) -> Tensor:
-    return _from_square(w, "cholesky", A)
+@operator("torch.linalg.cholesky")
+def cholesky(w: World, input: Tensor, *, upper: bool = False, out: None = None) -> Tensor:
+    return _from_square(w, "cholesky", input)
+
+
+@operator("torch.cholesky", method="cholesky")
+def torch_cholesky(w: World, input: Tensor, upper: bool = False, *, out: None = None) -> Tensor:
+    return _from_square(w, "cholesky", input)
 
 
 @operator("torch.linalg.matrix_exp", "torch.matrix_exp", method="matrix_exp")
-def matrix_exp(w: World, A: Tensor) -> Tensor:
-    return _from_square(w, "matrix_exp", A)
+def matrix_exp(w: World, input: Tensor) -> Tensor:
+    return _from_square(w, "matrix_exp", input)
 
 
-@operator("torch.linalg.pinv", "torch.pinverse", method="pinverse")
+@operator("torch.linalg.pinv")
 def pinv(
     w: World,
-    A: Tensor,
+    input: Tensor,
     *,
     atol: object = None,
     rtol: object = None,
     hermitian: bool = False,
     out: None = None,
 ) -> Tensor:
-    shape = (*A.shape[:-2], A.shape[-1], A.shape[-2])
-    result = w.new(shape, A.dtype, "pinv", A.storage.device)
-    record(w, "pinv", (A,), (A, result), _ShapedBack("pinv_backward", (A.shape,), A.dtype, 2), result)
+    shape = (*input.shape[:-2], input.shape[-1], input.shape[-2])
+    result = w.new(shape, input.dtype, "pinv", input.storage.device)
+    record(
+        w,
+        "pinv",
+        (input,),
+        (input, result),
+        _ShapedBack("pinv_backward", (input.shape,), input.dtype, 2),
+        result,
+    )
     return result
 
 
+@operator("torch.pinverse", method="pinverse")
+def pinverse(w: World, input: Tensor, rcond: float = 1e-15) -> Tensor:
+    return pinv(w, input)
+
+
 @operator("torch.linalg.det", "torch.det", "torch.logdet", method=("det", "logdet"))
-def det(w: World, A: Tensor, *, out: None = None) -> Tensor:
+def det(w: World, input: Tensor, *, out: None = None) -> Tensor:
     """Keeps the matrix and its LU factors."""
-    shape = _square("torch.linalg.det", A)
-    result = w.new(shape[:-2], A.dtype, "det", A.storage.device)
-    factors = w.new(shape, A.dtype, "lu", A.storage.device)
-    record(w, "det", (A,), (A, result, factors), _ShapedBack("det_backward", (shape,), A.dtype, 1), result)
+    shape = _square("torch.linalg.det", input)
+    result = w.new(shape[:-2], input.dtype, "det", input.storage.device)
+    factors = w.new(shape, input.dtype, "lu", input.storage.device)
+    record(
+        w,
+        "det",
+        (input,),
+        (input, result, factors),
+        _ShapedBack("det_backward", (shape,), input.dtype, 1),
+        result,
+    )
     return result
 
 
@@ -107,24 +131,29 @@ class Slogdet(NamedTuple):
 
 
 @operator("torch.linalg.slogdet", "torch.slogdet", method="slogdet")
-def slogdet(w: World, A: Tensor, *, out: None = None) -> Slogdet:
-    shape = _square("torch.linalg.slogdet", A)
-    sign = w.new(shape[:-2], A.dtype, "slogdet", A.storage.device)
-    value = w.new(shape[:-2], dtypes.real_of(A.dtype), "slogdet", A.storage.device)
-    factors = w.new(shape, A.dtype, "lu", A.storage.device)
+def slogdet(w: World, input: Tensor, *, out: None = None) -> Slogdet:
+    shape = _square("torch.linalg.slogdet", input)
+    sign = w.new(shape[:-2], input.dtype, "slogdet", input.storage.device)
+    value = w.new(shape[:-2], dtypes.real_of(input.dtype), "slogdet", input.storage.device)
+    factors = w.new(shape, input.dtype, "lu", input.storage.device)
     record(
-        w, "slogdet", (A,), (A, sign, factors), _ShapedBack("slogdet_backward", (shape,), A.dtype, 1), value
+        w,
+        "slogdet",
+        (input,),
+        (input, sign, factors),
+        _ShapedBack("slogdet_backward", (shape,), input.dtype, 1),
+        value,
     )
     return Slogdet(sign, value)
 
 
 @operator("torch.linalg.solve")
-def solve(w: World, A: Tensor, B: Tensor, *, left: bool = True, out: None = None) -> Tensor:
-    _square("torch.linalg.solve", A)
+def solve(w: World, input: Tensor, B: Tensor, *, left: bool = True, out: None = None) -> Tensor:
+    _square("torch.linalg.solve", input)
     result = w.new(B.shape, B.dtype, "solve", B.storage.device)
-    factors = w.new(A.shape, A.dtype, "lu", A.storage.device)
-    back = _ShapedBack("solve_backward", (A.shape, B.shape), A.dtype, 0)
-    record(w, "solve", (A, B), (A, factors, result), back, result)
+    factors = w.new(input.shape, input.dtype, "lu", input.storage.device)
+    back = _ShapedBack("solve_backward", (input.shape, B.shape), input.dtype, 0)
+    record(w, "solve", (input, B), (input, factors, result), back, result)
     return result
 
 
@@ -136,15 +165,17 @@ class SVD(NamedTuple):
 
 @operator("torch.linalg.svd")
 def svd(
-    w: World, A: Tensor, full_matrices: bool = True, *, driver: str | None = None, out: None = None
+    w: World, input: Tensor, full_matrices: bool = True, *, driver: str | None = None, out: None = None
 ) -> SVD:
-    rows, columns = A.shape[-2:]
+    rows, columns = input.shape[-2:]
     rank = min(rows, columns)
-    lead, device = A.shape[:-2], A.storage.device
-    u = w.new((*lead, rows, rows if full_matrices else rank), A.dtype, "svd", device)
-    s = w.new((*lead, rank), dtypes.real_of(A.dtype), "svd", device)
-    vh = w.new((*lead, columns if full_matrices else rank, columns), A.dtype, "svd", device)
-    record(w, "svd", (A,), (u, s, vh), _ShapedBack("svd_backward", (A.shape,), A.dtype, 2), u, s, vh)
+    lead, device = input.shape[:-2], input.storage.device
+    u = w.new((*lead, rows, rows if full_matrices else rank), input.dtype, "svd", device)
+    s = w.new((*lead, rank), dtypes.real_of(input.dtype), "svd", device)
+    vh = w.new((*lead, columns if full_matrices else rank, columns), input.dtype, "svd", device)
+    record(
+        w, "svd", (input,), (u, s, vh), _ShapedBack("svd_backward", (input.shape,), input.dtype, 2), u, s, vh
+    )
     return SVD(u, s, vh)
 
 
@@ -157,8 +188,8 @@ def torch_svd(
 
 
 @operator("torch.linalg.svdvals")
-def svdvals(w: World, A: Tensor, *, driver: str | None = None, out: None = None) -> Tensor:
-    return svd(w, A, False).S
+def svdvals(w: World, input: Tensor, *, driver: str | None = None, out: None = None) -> Tensor:
+    return svd(w, input, False).S
 
 
 class QR(NamedTuple):
@@ -166,14 +197,19 @@ class QR(NamedTuple):
     R: Tensor
 
 
-@operator("torch.linalg.qr", "torch.qr", method="qr")
-def qr(w: World, A: Tensor, mode: str = "reduced", *, out: None = None) -> QR:
-    rows, columns = A.shape[-2:]
+@operator("torch.linalg.qr")
+def qr(w: World, input: Tensor, mode: str = "reduced", *, out: None = None) -> QR:
+    rows, columns = input.shape[-2:]
     inner = rows if mode == "complete" else min(rows, columns)
-    q = w.new((*A.shape[:-2], rows, inner), A.dtype, "qr", A.storage.device)
-    r = w.new((*A.shape[:-2], inner, columns), A.dtype, "qr", A.storage.device)
-    record(w, "qr", (A,), (q, r), _ShapedBack("qr_backward", (A.shape,), A.dtype, 2), q, r)
+    q = w.new((*input.shape[:-2], rows, inner), input.dtype, "qr", input.storage.device)
+    r = w.new((*input.shape[:-2], inner, columns), input.dtype, "qr", input.storage.device)
+    record(w, "qr", (input,), (q, r), _ShapedBack("qr_backward", (input.shape,), input.dtype, 2), q, r)
     return QR(q, r)
+
+
+@operator("torch.qr", method="qr")
+def torch_qr(w: World, input: Tensor, some: bool = True, *, out: None = None) -> QR:
+    return qr(w, input, "reduced" if some else "complete")
 
 
 class Eigh(NamedTuple):
@@ -182,16 +218,16 @@ class Eigh(NamedTuple):
 
 
 @operator("torch.linalg.eigh")
-def eigh(w: World, A: Tensor, UPLO: str = "L", *, out: None = None) -> Eigh:  # noqa: N803 - torch's own name
-    shape = _square("torch.linalg.eigh", A)
-    values = w.new(shape[:-1], dtypes.real_of(A.dtype), "eigh", A.storage.device)
-    vectors = w.new(shape, A.dtype, "eigh", A.storage.device)
+def eigh(w: World, input: Tensor, UPLO: str = "L", *, out: None = None) -> Eigh:  # noqa: N803 - torch's own name
+    shape = _square("torch.linalg.eigh", input)
+    values = w.new(shape[:-1], dtypes.real_of(input.dtype), "eigh", input.storage.device)
+    vectors = w.new(shape, input.dtype, "eigh", input.storage.device)
     record(
         w,
         "eigh",
-        (A,),
+        (input,),
         (values, vectors),
-        _ShapedBack("eigh_backward", (shape,), A.dtype, 2),
+        _ShapedBack("eigh_backward", (shape,), input.dtype, 2),
         values,
         vectors,
     )
@@ -199,8 +235,8 @@ def eigh(w: World, A: Tensor, UPLO: str = "L", *, out: None = None) -> Eigh:  # 
 
 
 @operator("torch.linalg.eigvalsh")
-def eigvalsh(w: World, A: Tensor, UPLO: str = "L", *, out: None = None) -> Tensor:  # noqa: N803 - torch's own name
-    return eigh(w, A, UPLO).eigenvalues
+def eigvalsh(w: World, input: Tensor, UPLO: str = "L", *, out: None = None) -> Tensor:  # noqa: N803 - torch's own name
+    return eigh(w, input, UPLO).eigenvalues
 
 
 @operator("torch.trace", method="trace")

@@ -137,8 +137,13 @@ def mv(w: World, input: Tensor, vec: Tensor, *, out: None = None) -> Tensor:
     return _product(w, "mv", a, b, (a.shape[0],))
 
 
-@operator("torch.dot", "torch.inner", "torch.vdot", method=("dot", "inner", "vdot"))
-def dot(w: World, input: Tensor, other: Tensor, *, out: None = None) -> Tensor:
+@operator("torch.dot", method="dot")
+def dot(w: World, input: Tensor, tensor: Tensor, *, out: None = None) -> Tensor:
+    return inner(w, input, tensor)
+
+
+@operator("torch.inner", "torch.vdot", method=("inner", "vdot"))
+def inner(w: World, input: Tensor, other: Tensor, *, out: None = None) -> Tensor:
     if input.ndim == 1 and other.ndim == 1:
         return _product(w, "dot", input, other, ())
     return tensordot(w, input, other, ([input.ndim - 1], [other.ndim - 1]))
@@ -236,7 +241,14 @@ def addbmm(
     return _add_product(w, "addbmm", input, batch1, batch2, shape, beta, alpha)
 
 
-@method("addmm_", "baddbmm_")
+@method("baddbmm_")
+def baddbmm_(
+    w: World, self: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Scalar = 1, alpha: Scalar = 1
+) -> Tensor:
+    return addmm_(w, self, batch1, batch2, beta=beta, alpha=alpha)
+
+
+@method("addmm_")
 def addmm_(
     w: World, self: Tensor, mat1: Tensor, mat2: Tensor, *, beta: Scalar = 1, alpha: Scalar = 1
 ) -> Tensor:
@@ -324,7 +336,12 @@ def rmatmul(w: World, self: Tensor, other: Tensor) -> Tensor:
     return matmul(w, other, self)
 
 
-@operator("torch.chain_matmul", "torch.linalg.multi_dot")
+@operator("torch.linalg.multi_dot")
+def multi_dot(w: World, tensors: object, *, out: None = None) -> Tensor:
+    return chain_matmul(w, tensors)
+
+
+@operator("torch.chain_matmul")
 def chain_matmul(w: World, *matrices: object) -> Tensor:
     from .support import tensor_list
 

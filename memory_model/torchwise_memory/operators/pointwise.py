@@ -162,12 +162,12 @@ def _define(spec: Unary) -> tuple[Callable[..., Tensor], Callable[..., Tensor]]:
         return apply_unary_(w, spec, input)
 
     names = [f"torch.{spec.name}"]
-    if spec.name in ("sigmoid", "tanh"):
-        names.append(f"torch.nn.functional.{spec.name}")
     if spec.name in ("erf", "erfc", "erfinv", "exp2", "expm1", "log1p", "sinc", "digamma"):
         names.append(f"torch.special.{spec.name}")
-    return operator(*names, method=spec.name)(plain), operator(f"torch.{spec.name}_", method=f"{spec.name}_")(
-        inplace
+    inplace_names = () if spec.name in ("digamma", "erfinv", "lgamma", "sign") else (f"torch.{spec.name}_",)
+    return (
+        operator(*names, method=spec.name)(plain),
+        operator(*inplace_names, method=f"{spec.name}_")(inplace),
     )
 
 
@@ -185,6 +185,16 @@ def absolute(w: World, input: Tensor) -> Tensor:
     return apply_unary(w, UNARY["abs"], input)
 
 
+@operator("torch.nn.functional.sigmoid")
+def functional_sigmoid(w: World, input: Tensor) -> Tensor:
+    return apply_unary(w, UNARY["sigmoid"], input)
+
+
+@operator("torch.nn.functional.tanh")
+def functional_tanh(w: World, input: Tensor) -> Tensor:
+    return apply_unary(w, UNARY["tanh"], input)
+
+
 @operator("torch.special.expit")
 def expit(w: World, input: Tensor) -> Tensor:
     return apply_unary(w, UNARY["sigmoid"], input)
@@ -198,11 +208,6 @@ def positive(w: World, input: Tensor) -> Tensor:
 @operator("torch.square", method="square")
 def square(w: World, input: Tensor) -> Tensor:
     return pow(w, input, 2)
-
-
-@method("__round__")
-def round_operator(w: World, input: Tensor, ndigits: object = None) -> Tensor:
-    return apply_unary(w, UNARY["round"], input)
 
 
 @operator("torch.clone", method="clone")
@@ -530,7 +535,7 @@ _ADD_BACK, _SUB_BACK = AddBack(False), AddBack(True)
 @operator("torch.add", method=("add", "__add__", "__radd__"))
 def add(w: World, input: Operand, other: Operand, *, alpha: Scalar = 1, out: None = None) -> Tensor:
     result = _binary(w, "add", input, other)
-    _values(result, lambda a, b: a + alpha * b, input, other, alpha)  # type: ignore[operator]
+    _values(result, lambda a, b: a + alpha * b, input, other, alpha)
     back = (
         _ADD_BACK if alpha == 1 or _tensor(other) is None or not needs_graph(w, _tensor(other)) else _SUB_BACK
     )
@@ -541,7 +546,7 @@ def add(w: World, input: Operand, other: Operand, *, alpha: Scalar = 1, out: Non
 @operator("torch.sub", "torch.subtract", method=("sub", "subtract", "__sub__"))
 def sub(w: World, input: Operand, other: Operand, *, alpha: Scalar = 1, out: None = None) -> Tensor:
     result = _binary(w, "sub", input, other)
-    _values(result, lambda a, b: a - alpha * b, input, other, alpha)  # type: ignore[operator]
+    _values(result, lambda a, b: a - alpha * b, input, other, alpha)
     record(w, "sub", (_tensor(input), _tensor(other)), (), _sub_back(other), result)
     return result
 
@@ -553,7 +558,7 @@ def _sub_back(other: Operand) -> AddBack:
 @operator("torch.rsub", method="__rsub__")
 def rsub(w: World, input: Operand, other: Operand, *, alpha: Scalar = 1) -> Tensor:
     result = _binary(w, "rsub", input, other)
-    _values(result, lambda a, b: b - alpha * a, input, other, alpha)  # type: ignore[operator]
+    _values(result, lambda a, b: b - alpha * a, input, other, alpha)
     record(w, "rsub", (_tensor(other), _tensor(input)), (), _SUB_BACK, result)
     return result
 
@@ -962,7 +967,6 @@ COMPARISONS: list[Callable[..., Tensor]] = [
     _comparison("logical_and", lambda a, b: bool(a) and bool(b)),
     _comparison("logical_or", lambda a, b: bool(a) or bool(b)),
     _comparison("logical_xor", lambda a, b: bool(a) != bool(b)),
-    _comparison("isclose", python.eq),
 ]
 
 
@@ -1021,6 +1025,13 @@ TESTS: list[Callable[..., Tensor]] = [
     _test("isposinf", lambda x: x == math.inf),
     _test("isneginf", lambda x: x == -math.inf),
 ]
+
+
+@operator("torch.isclose", method="isclose")
+def isclose(
+    w: World, input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
+) -> Tensor:
+    return _binary(w, "isclose", input, other, dtypes.boolean)
 
 
 # --- selection

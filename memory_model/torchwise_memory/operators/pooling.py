@@ -345,11 +345,7 @@ def interpolate(
     return result
 
 
-@operator(
-    "torch.nn.functional.upsample",
-    "torch.nn.functional.upsample_nearest",
-    "torch.nn.functional.upsample_bilinear",
-)
+@operator("torch.nn.functional.upsample")
 def upsample(
     w: World,
     input: Tensor,
@@ -359,6 +355,16 @@ def upsample(
     align_corners: bool | None = None,
 ) -> Tensor:
     return interpolate(w, input, size, scale_factor, mode, align_corners)
+
+
+@operator("torch.nn.functional.upsample_nearest")
+def upsample_nearest(w: World, input: Tensor, size: object = None, scale_factor: object = None) -> Tensor:
+    return interpolate(w, input, size, scale_factor)
+
+
+@operator("torch.nn.functional.upsample_bilinear")
+def upsample_bilinear(w: World, input: Tensor, size: object = None, scale_factor: object = None) -> Tensor:
+    return interpolate(w, input, size, scale_factor, "bilinear", True)
 
 
 def _resized(name: str, source: Shape, size: object, scale_factor: object) -> Shape:

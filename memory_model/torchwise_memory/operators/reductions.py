@@ -266,10 +266,10 @@ def norm(
     return vector_norm(w, input, 2, dim, keepdim, dtype=dtype)
 
 
-@operator("torch.linalg.vector_norm", "torch.linalg.norm", "torch.linalg.matrix_norm")
+@operator("torch.linalg.vector_norm")
 def vector_norm(
     w: World,
-    x: Tensor,
+    input: Tensor,
     ord: object = 2,
     dim: object = None,
     keepdim: bool = False,
@@ -278,10 +278,38 @@ def vector_norm(
     out: None = None,
 ) -> Tensor:
     """Keeps input and norm; the backward scales the input by grad / norm."""
-    dtype = _set_optional_dtype(w, x, dtype)
-    result = _reduce(w, "norm", x, dim, keepdim, dtype or dtypes.real_of(x.dtype))
-    record(w, "norm", (x,), (x, result), _SteppedBack("norm_backward", x.shape, 0), result)
+    dtype = _set_optional_dtype(w, input, dtype)
+    result = _reduce(w, "norm", input, dim, keepdim, dtype or dtypes.real_of(input.dtype))
+    record(w, "norm", (input,), (input, result), _SteppedBack("norm_backward", input.shape, 0), result)
     return result
+
+
+@operator("torch.linalg.norm")
+def linalg_norm(
+    w: World,
+    input: Tensor,
+    ord: object = None,
+    dim: object = None,
+    keepdim: bool = False,
+    *,
+    out: None = None,
+    dtype: DType | None = None,
+) -> Tensor:
+    return vector_norm(w, input, 2, dim, keepdim, dtype=dtype)
+
+
+@operator("torch.linalg.matrix_norm")
+def matrix_norm(
+    w: World,
+    input: Tensor,
+    ord: object = "fro",
+    dim: object = (-2, -1),
+    keepdim: bool = False,
+    *,
+    dtype: DType | None = None,
+    out: None = None,
+) -> Tensor:
+    return vector_norm(w, input, 2, dim, keepdim, dtype=dtype)
 
 
 @operator("torch.logsumexp", "torch.special.logsumexp", method="logsumexp")

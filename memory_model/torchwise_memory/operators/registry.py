@@ -56,7 +56,7 @@ class Function:
         spread = next((param.name for param in self.params if param.kind == "VAR_POSITIONAL"), None)
         bound: dict[str, object] = {}
         for key, value in kwargs.items():
-            name = key if key in names else _NUMPY_NAMES.get(key, key)
+            name = key if key in names else _OTHER_NAMES.get(key, key)
             if name == spread:
                 args = (*args, *(value if isinstance(value, list | tuple) else (value,)))
             else:
@@ -73,8 +73,8 @@ class Function:
             raise
 
 
-#: Names that torch's argument parser accepts for numpy's sake.
-_NUMPY_NAMES = {
+#: Other names that torch's argument parser accepts: numpy's, and linear algebra's A.
+_OTHER_NAMES = {
     "axis": "dim",
     "keepdims": "keepdim",
     "x": "input",

@@ -268,12 +268,7 @@ def permuted(w: World, tensor: Tensor, order: Shape) -> Tensor:
     return result
 
 
-@operator(
-    "torch.transpose",
-    "torch.swapaxes",
-    "torch.swapdims",
-    method=("transpose", "swapaxes", "swapdims", "transpose_"),
-)
+@operator("torch.transpose", "torch.swapdims", method=("transpose", "swapdims", "transpose_"))
 def transpose(w: World, input: Tensor, dim0: int, dim1: int) -> Tensor:
     if not input.shape:
         return input
@@ -281,6 +276,11 @@ def transpose(w: World, input: Tensor, dim0: int, dim1: int) -> Tensor:
     order = list(range(input.ndim))
     order[a], order[b] = b, a
     return permuted(w, input, tuple(order))
+
+
+@operator("torch.swapaxes", method="swapaxes")
+def swapaxes(w: World, input: Tensor, axis0: int, axis1: int) -> Tensor:
+    return transpose(w, input, axis0, axis1)
 
 
 @operator("torch.t", method=("t", "t_"))
@@ -516,7 +516,7 @@ def is_contiguous_method(w: World, self: Tensor, memory_format: object = None) -
     return is_contiguous(self.shape, self.strides) if wanted is None else _laid_out(self, wanted)
 
 
-@operator("torch.detach", method=("detach", "alias"))
+@operator("torch.detach", method="detach")
 def detach(w: World, input: Tensor) -> Tensor:
     return alias(input)
 
@@ -665,7 +665,7 @@ def complex_part(w: World, tensor: Tensor, name: str) -> Tensor:
     return select(w, part_of, -1, 0 if name == "real" else 1)
 
 
-@operator("torch.view_as_real", method="view_as_real")
+@operator("torch.view_as_real")
 def view_as_real(w: World, input: Tensor) -> Tensor:
     dtype = dtypes.real_of(input.dtype)
     strides = (*(2 * stride for stride in input.strides), 1)

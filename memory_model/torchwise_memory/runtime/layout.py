@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
 Shape = tuple[int, ...]
@@ -143,7 +144,7 @@ def expanded_strides(shape: Shape, strides: Shape, new_shape: Shape) -> Shape:
     return (0,) * lead + tuple(tail)
 
 
-def elementwise_strides(shape: Shape, operands: list[tuple[Shape, Shape]]) -> Shape:
+def elementwise_strides(shape: Shape, operands: Sequence[tuple[Shape, Shape]]) -> Shape:
     """Layout of the result of an elementwise operator, by TensorIterator's rule.
 
     operands: (shape, strides) of each tensor operand. Dimensions are ordered by the strides of the first operand
