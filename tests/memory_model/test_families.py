@@ -37,7 +37,7 @@ def make(w: World, name: str, *args: Any, **kwargs: Any) -> Any:
     return made
 
 
-def gpt2(w: World, config: dict[str, Any]) -> Module:
+def build(w: World, config: dict[str, Any]) -> Module:
     dtype = DTYPES["bfloat16"] if config["precision"] == "bf16" else DTYPES["float32"]
     changes = config["model_config"]
     model = families.build(
@@ -48,8 +48,27 @@ def gpt2(w: World, config: dict[str, Any]) -> Module:
     return model.to(w, "cuda")
 
 
-def tokens(w: World, config: dict[str, Any]) -> Any:
-    return w.new((config["batch"], config["seq"]), DTYPES["int64"], "randint", kind=StorageKind.INPUT)
+def inputs(w: World, config: dict[str, Any]) -> dict[str, Any]:
+    """What the script passes to the model; labels may be the tokens themselves."""
+
+    def made(shape: tuple[int, ...], dtype: str) -> Any:
+        return w.new(shape, DTYPES[dtype], "randint", kind=StorageKind.INPUT)
+
+    batch = config["batch"]
+    if config["input"] == "pixels":
+        dtype = "bfloat16" if config["precision"] == "bf16" else "float32"
+        pixels = made((batch, 3, config["image"], config["image"]), dtype)
+        return {"pixel_values": pixels, "labels": made((batch,), "int64")}
+    tokens = made((batch, config["seq"]), "int64")
+    if config["input"] == "cls":
+        return {"input_ids": tokens, "labels": made((batch,), "int64")}
+    if config.get("mask") == "ones":
+        return {
+            "input_ids": tokens,
+            "labels": tokens,
+            "attention_mask": made((batch, config["seq"]), "int64"),
+        }
+    return {"input_ids": tokens, "labels": tokens}
 
 
 def optimizer(w: World, model: Module, config: dict[str, Any]) -> Any:
@@ -60,8 +79,8 @@ def optimizer(w: World, model: Module, config: dict[str, Any]) -> Any:
 
 
 def train(w: World, config: dict[str, Any]) -> None:
-    model = gpt2(w, config)
-    input_ids = tokens(w, config)
+    model = build(w, config)
+    batch = inputs(w, config)
     steps = optimizer(w, model, config)
     scaler = make(w, "torch.amp.GradScaler", "cuda") if config["precision"] == "amp-fp16" else None
     half = HALF.get(config["precision"])
@@ -73,7 +92,7 @@ def train(w: World, config: dict[str, Any]) -> None:
             autocast = Autocast("cuda", DTYPES[half] if half else None)
             if half:
                 autocast.enter(w)
-            outputs: Any = call(w, model, (), {"input_ids": input_ids, "labels": input_ids})
+            outputs: Any = call(w, model, (), batch)
             loss: Any = outputs.lookup("loss")
             if config.get("accum", 1) > 1:
                 loss = METHODS["__truediv__"].call(w, loss, config["accum"])
@@ -96,8 +115,8 @@ def train(w: World, config: dict[str, Any]) -> None:
 
 
 def infer(w: World, config: dict[str, Any]) -> None:
-    model = gpt2(w, config)
-    input_ids = tokens(w, config)
+    model = build(w, config)
+    batch = inputs(w, config)
     model.eval(w)
     half = HALF.get(config["precision"])
     for step in range(3):
@@ -107,7 +126,7 @@ def infer(w: World, config: dict[str, Any]) -> None:
         no_grad.enter(w)
         if half:
             autocast.enter(w)
-        outputs = call(w, model, (), {"input_ids": input_ids})
+        outputs = call(w, model, (), {"input_ids": batch["input_ids"]})
         if half:
             autocast.leave(w)
         no_grad.leave(w)
@@ -151,7 +170,7 @@ def test_reserved_peaks_are_close():
 
 @pytest.mark.parametrize("row", FAMILY_ROWS, ids=lambda row: row["config"]["id"])
 def test_parameters_are_exact(row: dict[str, Any]):
-    model = gpt2(World(), row["config"])
+    model = build(World(), row["config"])
     assert sum(parameter.numel for _, parameter in model.walk_parameters()) == row["params"]
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from torchwise_memory.families import gpt2
+from torchwise_memory.families import bert, gpt2, llama, vit
 from torchwise_memory.families.base import Config, PreTrainedModel, in_dtype
 from torchwise_memory.runtime.dtypes import DType
 from torchwise_memory.runtime.errors import Unsupported
@@ -32,7 +32,26 @@ class Family:
 
 
 FAMILIES: Mapping[str, Family] = MappingProxyType(
-    {"gpt2": Family("gpt2", gpt2.DEFAULTS, gpt2.SPELLINGS, gpt2.HEADS, gpt2.CHECKPOINTS)}
+    {
+        family.model_type: family
+        for family in (
+            Family("gpt2", gpt2.DEFAULTS, gpt2.SPELLINGS, gpt2.HEADS, gpt2.CHECKPOINTS),
+            Family("bert", bert.BERT, {}, bert.BERT_HEADS, bert.BERT_CHECKPOINTS),
+            Family("roberta", bert.ROBERTA, {}, bert.ROBERTA_HEADS, bert.ROBERTA_CHECKPOINTS),
+            Family(
+                "distilbert",
+                bert.DISTILBERT,
+                bert.DISTILBERT_SPELLINGS,
+                bert.DISTILBERT_HEADS,
+                bert.DISTILBERT_CHECKPOINTS,
+            ),
+            Family("llama", llama.LLAMA, {}, llama.HEADS, {}),
+            Family("mistral", llama.MISTRAL, {}, llama.HEADS, {}),
+            Family("qwen2", llama.QWEN2, {}, llama.HEADS, {}),
+            Family("qwen3", llama.QWEN3, {}, llama.HEADS, {}),
+            Family("vit", vit.DEFAULTS, {}, vit.HEADS, vit.CHECKPOINTS),
+        )
+    }
 )
 
 

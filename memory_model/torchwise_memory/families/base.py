@@ -6,13 +6,17 @@ operators, so attribution and remedies need no second path.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
 from torchwise_memory.modules.base import Module, call
+from torchwise_memory.modules.containers import ModuleList
+from torchwise_memory.modules.linear import Embedding, Linear
 from torchwise_memory.modules.native import attribute, visible
+from torchwise_memory.modules.norm import LayerNorm
 from torchwise_memory.modules.ops import functional, method, torch_function
+from torchwise_memory.modules.simple import DROPOUTS
 from torchwise_memory.runtime.checkpoint import checkpoint
 from torchwise_memory.runtime.dtypes import DType, boolean, float32
 from torchwise_memory.runtime.errors import Unsupported
@@ -208,13 +212,13 @@ def attend(
     *,
     causal: bool,
     groups: int = 1,
-    fp32_softmax: bool = False,
-    copies_output: bool = True,
+    style: str = "bert",
 ) -> Any:
     """`attention_interface`: tensors (batch, heads, length, size) in, (batch, length, heads, size) out.
 
-    groups: query heads a key head; fp32_softmax: Llama-style eager; copies_output: eager makes its result
-    contiguous (GPT-2's does not).
+    groups: query heads a key head. style, of eager attention: "bert" leaves the probabilities as softmax
+    gives them, "gpt2" casts them to the type of the values and does not copy the result, "llama" takes softmax
+    in fp32 and casts back.
     """
     if implementation == "eager":
         if groups > 1:
@@ -227,16 +231,16 @@ def attend(
         )
         if mask is not None:
             weights = torch_function(w, "torch.add", weights, mask)
-        if fp32_softmax:
-            weights = functional(w, "softmax", weights, -1, dtype=float32)
-            weights = method(w, "to", weights, query.dtype)
+        if style == "llama":
+            weights = method(w, "to", functional(w, "softmax", weights, -1, dtype=float32), query.dtype)
         else:
             weights = functional(w, "softmax", weights, -1)
+        if style == "gpt2":
             weights = method(w, "to", weights, value.dtype)
         weights = functional(w, "dropout", weights, dropout, dropout > 0)
         output = torch_function(w, "torch.matmul", weights, value)
         output = method(w, "transpose", output, 1, 2)
-        return method(w, "contiguous", output) if copies_output else output
+        return output if style == "gpt2" else method(w, "contiguous", output)
     if implementation not in ("sdpa", "flash_attention_2", "flash_attention_3"):
         raise Unsupported(f"attn_implementation={implementation!r}", "this attention is not modelled")
     use_gqa = groups > 1 and mask is None
@@ -266,7 +270,14 @@ def repeat_kv(w: World, states: Tensor, groups: int) -> Any:
 
 
 def attention_mask(
-    w: World, implementation: str, hidden: Tensor, padding: Tensor | None, key_length: int, *, causal: bool
+    w: World,
+    config: Config,
+    hidden: Tensor,
+    padding: Tensor | None,
+    key_length: int,
+    *,
+    causal: bool,
+    window: int | None = None,
 ) -> Tensor | None:
     """The 4-D mask of `create_causal_mask` and `create_bidirectional_mask`.
 
@@ -274,11 +285,16 @@ def attention_mask(
     not known here, and the common case, none, is taken.
     """
     batch, length = hidden.shape[0], hidden.shape[1]
+    implementation = config.text("_attn_implementation")
     if padding is not None:
         w.assume("no sequence of the batch is padded")
-    if implementation != "eager" or (not causal and padding is None):
+    if implementation != "eager" and (window is None or key_length <= window):
+        return None
+    if not causal and padding is None:
         return None
     allowed = w.new((1, 1, length, key_length), boolean, "causal mask", hidden.device)
+    if implementation != "eager":
+        return method(w, "expand", allowed, batch, -1, length, key_length)  # type: ignore[no-any-return]
     mask = w.new((batch, 1, length, key_length), hidden.dtype, "attention mask", hidden.device)
     del allowed
     return mask
@@ -341,6 +357,55 @@ def _gelu_new(w: World, x: Tensor) -> Any:
             1.0,
         ),
     )
+
+
+def linear(w: World, i: int, o: int, bias: bool = True) -> Linear:
+    layer = Linear()
+    layer.init(w, i, o, bias)
+    return layer
+
+
+def embedding(w: World, count: int, size: int, padding_idx: int | None = None) -> Embedding:
+    layer = Embedding()
+    layer.init(w, count, size, padding_idx)
+    return layer
+
+
+def dropout_layer(w: World, p: float) -> Module:
+    layer = DROPOUTS[0]()
+    layer.init(w, p)
+    return layer
+
+
+def layer_norm(w: World, size: int, eps: float) -> LayerNorm:
+    layer = LayerNorm()
+    layer.init(w, size, eps)
+    return layer
+
+
+def module_list(modules: Iterable[Module]) -> ModuleList:
+    layer = ModuleList()
+    layer.renumber(modules)
+    return layer
+
+
+def members(module: Module) -> list[Module]:
+    """The modules of a ModuleList."""
+    return [child for child in module.children.values() if child is not None]
+
+
+def add(w: World, a: Any, b: Any) -> Any:
+    return torch_function(w, "torch.add", a, b)
+
+
+def split_heads(w: World, x: Tensor, size: int) -> Any:
+    """(batch, length, heads * size) -> (batch, heads, length, size), a view."""
+    return method(w, "transpose", method(w, "view", x, *x.shape[:-1], -1, size), 1, 2)
+
+
+def merge_heads(w: World, x: Tensor) -> Any:
+    """(batch, length, heads, size) -> (batch, length, heads * size), contiguous."""
+    return method(w, "contiguous", method(w, "reshape", x, *x.shape[:-2], x.shape[-2] * x.shape[-1]))
 
 
 def in_dtype(w: World, dtype: DType | None, build: Callable[[], None]) -> None:

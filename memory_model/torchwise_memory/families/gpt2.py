@@ -13,22 +13,24 @@ from torchwise_memory.families.base import (
     PreTrainedModel,
     activation,
     attend,
-    attention_mask,
     causal_lm_loss,
     classification_loss,
+    dropout_layer,
+    embedding,
+    layer_norm,
+    linear,
+    members,
+    merge_heads,
+    module_list,
     run_block,
+    split_heads,
 )
+from torchwise_memory.families.base import attention_mask as causal_mask
 from torchwise_memory.modules.base import Module
-from torchwise_memory.modules.containers import ModuleList
-from torchwise_memory.modules.linear import Embedding, Linear
-from torchwise_memory.modules.norm import LayerNorm
 from torchwise_memory.modules.ops import method, torch_function
-from torchwise_memory.modules.simple import DROPOUTS
 from torchwise_memory.runtime.errors import Unsupported
 from torchwise_memory.runtime.tensor import Tensor
 from torchwise_memory.runtime.world import World
-
-Dropout = DROPOUTS[0]
 
 #: `GPT2Config`
 DEFAULTS: Mapping[str, object] = {
@@ -98,18 +100,16 @@ class GPT2Attention(Module):
             self.scaling /= layer + 1
         self.children["c_attn"] = _conv1d(w, 3 * hidden, hidden)
         self.children["c_proj"] = _conv1d(w, hidden, hidden)
-        self.children["attn_dropout"] = _dropout(w, config.number("attn_pdrop"))
-        self.children["resid_dropout"] = _dropout(w, config.number("resid_pdrop"))
+        self.children["attn_dropout"] = dropout_layer(w, config.number("attn_pdrop"))
+        self.children["resid_dropout"] = dropout_layer(w, config.number("resid_pdrop"))
 
     def forward(
         self, w: World, hidden_states: Tensor, cache: DynamicCache | None, mask: Tensor | None
     ) -> Any:
         hidden = self.config.integer("hidden_size")
         query, key, value = method(w, "split", self.run(w, "c_attn", hidden_states), hidden, 2)
-        heads = (*key.shape[:-1], -1, self.size)
-        key = method(w, "transpose", method(w, "view", key, *heads), 1, 2)
-        value = method(w, "transpose", method(w, "view", value, *heads), 1, 2)
-        query = method(w, "transpose", method(w, "view", query, *heads), 1, 2)
+        key, value = split_heads(w, key, self.size), split_heads(w, value, self.size)
+        query = split_heads(w, query, self.size)
         if cache is not None:
             key, value = cache.update(w, key, value, self.layer)
         dropout = self.child("attn_dropout").number("p") if self.training else 0.0
@@ -124,10 +124,9 @@ class GPT2Attention(Module):
             dropout,
             self.scaling,
             causal=True,
-            copies_output=False,
+            style="gpt2",
         )
-        output = method(w, "contiguous", method(w, "reshape", output, *output.shape[:-2], hidden))
-        output = self.run(w, "c_proj", output)
+        output = self.run(w, "c_proj", merge_heads(w, output))
         return self.run(w, "resid_dropout", output)
 
 
@@ -139,7 +138,7 @@ class GPT2MLP(Module):
         self.config = config
         self.children["c_fc"] = _conv1d(w, inner, hidden)
         self.children["c_proj"] = _conv1d(w, hidden, inner)
-        self.children["dropout"] = _dropout(w, config.number("resid_pdrop"))
+        self.children["dropout"] = dropout_layer(w, config.number("resid_pdrop"))
 
     def forward(self, w: World, hidden_states: Any) -> Any:
         hidden_states = self.run(w, "c_fc", hidden_states)
@@ -181,20 +180,18 @@ class GPT2Model(PreTrainedModel):
             raise Unsupported(self.native_name, "cross attention and upcast attention are not modelled")
         self.configure(config)
         hidden = config.integer("hidden_size")
-        wte, wpe, blocks = Embedding(), Embedding(), ModuleList()
-        wte.init(w, config.integer("vocab_size"), hidden)
-        wpe.init(w, config.integer("max_position_embeddings"), hidden)
+        wte = embedding(w, config.integer("vocab_size"), hidden)
+        wpe = embedding(w, config.integer("max_position_embeddings"), hidden)
         made: list[Module] = []
         for layer in range(config.integer("num_hidden_layers")):
             block = GPT2Block()
             block.build(w, config, layer)
             made.append(block)
-        blocks.renumber(made)
         self.children.update(
             wte=wte,
             wpe=wpe,
-            drop=_dropout(w, config.number("embd_pdrop")),
-            h=blocks,
+            drop=dropout_layer(w, config.number("embd_pdrop")),
+            h=module_list(made),
             ln_f=_layer_norm(w, config),
         )
 
@@ -222,12 +219,11 @@ class GPT2Model(PreTrainedModel):
             position_ids = method(w, "unsqueeze", torch_function(w, "torch.add", position_ids, seen), 0)
         position_embeds = self.run(w, "wpe", position_ids)
         hidden_states = torch_function(w, "torch.add", inputs_embeds, position_embeds)
-        mask = _mask(w, self.config, inputs_embeds, attention_mask, seen + length)
+        mask = causal_mask(w, self.config, inputs_embeds, attention_mask, seen + length, causal=True)
         if token_type_ids is not None:
             hidden_states = torch_function(w, "torch.add", hidden_states, self.run(w, "wte", token_type_ids))
         hidden_states = self.run(w, "drop", hidden_states)
-        blocks = self.child("h")
-        for block in blocks.items_in_order() if isinstance(blocks, ModuleList) else []:
+        for block in members(self.child("h")):
             hidden_states = run_block(w, block, hidden_states, cache, mask)
         hidden_states = self.run(w, "ln_f", hidden_states)
         return ModelOutput(last_hidden_state=hidden_states, past_key_values=cache)
@@ -254,7 +250,7 @@ class GPT2LMHeadModel(_WithHead):
 
     def build(self, w: World, config: Config) -> None:
         self.add_body(w, config)
-        head = _linear(w, config.integer("hidden_size"), config.integer("vocab_size"))
+        head = linear(w, config.integer("hidden_size"), config.integer("vocab_size"), bias=False)
         if config.flag("tie_word_embeddings"):
             head.parameters["weight"] = self.child("transformer").child("wte").parameters["weight"]
         self.children["lm_head"] = head
@@ -300,7 +296,9 @@ class GPT2ForSequenceClassification(_WithHead):
 
     def build(self, w: World, config: Config) -> None:
         self.add_body(w, config)
-        self.children["score"] = _linear(w, config.integer("hidden_size"), config.integer("num_labels"))
+        self.children["score"] = linear(
+            w, config.integer("hidden_size"), config.integer("num_labels"), bias=False
+        )
 
     def forward(
         self,
@@ -318,32 +316,14 @@ class GPT2ForSequenceClassification(_WithHead):
         return ModelOutput(loss=loss, logits=pooled, past_key_values=outputs.lookup("past_key_values"))
 
 
-def _mask(w: World, config: Config, hidden: Tensor, padding: Tensor | None, key_length: int) -> Tensor | None:
-    return attention_mask(w, config.text("_attn_implementation"), hidden, padding, key_length, causal=True)
-
-
 def _conv1d(w: World, nf: int, nx: int) -> Conv1D:
     layer = Conv1D()
     layer.init(w, nf, nx)
     return layer
 
 
-def _linear(w: World, i: int, o: int) -> Linear:
-    layer = Linear()
-    layer.init(w, i, o, False)
-    return layer
-
-
-def _dropout(w: World, p: float) -> Module:
-    layer = Dropout()
-    layer.init(w, p)
-    return layer
-
-
-def _layer_norm(w: World, config: Config) -> LayerNorm:
-    layer = LayerNorm()
-    layer.init(w, config.integer("hidden_size"), config.number("layer_norm_epsilon"))
-    return layer
+def _layer_norm(w: World, config: Config) -> Module:
+    return layer_norm(w, config.integer("hidden_size"), config.number("layer_norm_epsilon"))
 
 
 HEADS: Mapping[str, type[PreTrainedModel]] = {
