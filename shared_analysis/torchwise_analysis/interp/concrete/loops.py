@@ -51,7 +51,7 @@ class Loops:
         self.measured: list[Measured] = []
 
     def enter(self, it: Interpreter, node: nodes.For | nodes.While, frame: Frame) -> Watch:
-        return Watch(it, it.origin_of(node, frame))
+        return Watch(it, it.origin_of(node, frame), frame.module.is_library)
 
     @property
     def has_training(self) -> bool:
@@ -65,7 +65,7 @@ class Watch:
         "backwards", "calls", "generations", "is_promising", "measuring", "origin", "passive", "rounds", "since", "steps", "taken",
     )  # fmt: skip
 
-    def __init__(self, it: Interpreter, origin: Origin) -> None:
+    def __init__(self, it: Interpreter, origin: Origin, is_library: bool) -> None:
         loops = it.loops
         self.origin = origin
         self.rounds = 0
@@ -78,8 +78,8 @@ class Watch:
         self.since = 0
         # more rounds are worth taking although the loop's condition is not known
         self.is_promising = False
-        # loops inside a model's forward are never step loops
-        self.passive = it.module_depth > 0
+        # loops inside a model's forward or a library are never step loops
+        self.passive = is_library or it.module_depth > 0
 
     def begin(self, it: Interpreter) -> None:
         self.rounds += 1

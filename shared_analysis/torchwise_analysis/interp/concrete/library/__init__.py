@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from torchwise_analysis.interp.concrete.errors import Stopped
+from torchwise_analysis.interp.concrete.library.huggingface import Transformers, helpers
 from torchwise_analysis.interp.concrete.library.imports import Imports
 from torchwise_analysis.interp.concrete.library.spaces import Spaces
 from torchwise_analysis.interp.concrete.values import (
@@ -128,6 +129,11 @@ class Library:
         self.met: dict[str, tuple[object, Origin | None]] = {}
         self.models: list[tuple[weakref.ref[Module], Origin | None]] = []
         self.model_inputs: list[ModelInput] = []
+        # storages of masks that are known to be all ones, and of tensors the script has written into
+        self.ones: weakref.WeakSet[Storage] = weakref.WeakSet()
+        self.written: weakref.WeakSet[Storage] = weakref.WeakSet()
+        self.transformers = Transformers(it)
+        self.helpers = helpers(it)
         self.changed: set[int] = set()
         self.called: dict[int, weakref.ref[Module]] = {}
         # the whole numbers of the script that a tensor's shape was made of
@@ -276,6 +282,10 @@ class Library:
             shown = native.name.rpartition(".")[2] + (f" ({', '.join(options)})" if options else "")
             self.met.setdefault("optimizer", (shown, self.it.origin()))
 
+    def built(self, model: Module, kind: str) -> None:
+        """A library's model was made: its kind names it in the plan."""
+        self.met.setdefault("model", (f"{self.class_of(model).name} ({kind})" if kind else "", self.it.origin()))
+
     def parameter_names(self, cls: Class) -> list[str] | None:
         native = cls.traits.get("native")
         return [p.name for p in native.params] if isinstance(native, NativeClass) else None
@@ -332,12 +342,20 @@ class Library:
         result = function.invoke(self.it.world, given, named)
         if isinstance(result, Tensor) and self.it.module_depth == 0:
             self._note_extents(result, args, keywords)
+            if function.name in ("torch.ones", "torch.ones_like"):
+                self.ones.add(result.storage)
         return from_runtime(self.it, result)
 
     def _note_extents(self, result: Tensor, args: list[Value], keywords: Keywords) -> None:
         extents = tuple(_whole_numbers([*args, *keywords.values()]))
-        if not extents and args and isinstance(args[0], Tensor):
-            extents = self.extents.get(args[0].storage, ())
+        source = args[0] if args else None
+        if isinstance(source, Tensor):
+            if source.storage in self.ones:
+                self.ones.add(result.storage)
+            if source.storage in self.written:
+                self.written.add(result.storage)
+            if not extents:
+                extents = self.extents.get(source.storage, ())
         if extents:
             self.extents.setdefault(result.storage, extents)
 
@@ -647,6 +665,8 @@ class Library:
                 if value.origin is not None and self.it.module_depth:
                     raise Stopped(f"{value.why} is written into a tensor", value.origin)
                 return True
+            self.ones.discard(owner.storage)
+            self.written.add(owner.storage)
             self.invoke(METHODS["__setitem__"], [owner, _resolved_index(self.it, owner, index), value], {})
             return True
         if isinstance(owner, Opaque):

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from torchwise_analysis.interp.concrete import statements
+from torchwise_analysis.interp.concrete.library import replacements
 from torchwise_analysis.interp.concrete.values import MISSING, Frame, ModuleValue, Namespace, Unknown, Value
 from torchwise_analysis.interp.core.imports import absolute_module
 from torchwise_analysis.names.project import SourceModule
@@ -30,10 +31,9 @@ class Imports:
     def __init__(self, it: Interpreter) -> None:
         self.it = it
         self.loaded: dict[str, Value] = {}
-        # names of library modules that are replaced whatever their source says: (module, name) -> value
-        self.replaced: dict[tuple[str, str], Value] = {}
         self.read: list[str] = []
         self.scopes: dict[int, LazyScope] = {}
+        self._replacements: dict[str, LazyScope | None] = {}
 
     def run_main(self, module: nodes.Module) -> ModuleValue:
         """Execute a script as `__main__`."""
@@ -77,6 +77,20 @@ class Imports:
         module.lazy = scope.lookup
         return module
 
+    def replacement(self, name: str) -> LazyScope | None:
+        """The scope of a module's replacement text; its names win over the module's own."""
+        if name not in self._replacements:
+            lowered = replacements.lowered(name)
+            scope = None
+            if lowered is not None:
+                module = ModuleValue(name, lowered.path, is_package=False, is_library=True)
+                module.names.update(self.it.library.helpers)
+                scope = LazyScope(self, module, lowered.body)
+                module.lazy = scope.lookup
+                self.scopes[id(module)] = scope
+            self._replacements[name] = scope
+        return self._replacements[name]
+
     def submodule(self, owner: ModuleValue, name: str) -> Value:
         """`package.name` where `name` is a file of the package."""
         if not owner.is_package:
@@ -108,8 +122,6 @@ class Imports:
         if isinstance(source, Unknown):
             known = self.it.library.known_module(f"{module_name}.{name}")
             return known if known is not None else Unknown(f"{module_name}.{name}", self.it.origin())
-        if (module_name, name) in self.replaced:
-            return self.replaced[module_name, name]
         if source is not MISSING:
             value = self.it.find_attribute(source, name)
             if value is not MISSING:
@@ -137,6 +149,11 @@ class Imports:
                 module.lazy = None
         self.loaded.clear()
         self.scopes.clear()
+        for scope in self._replacements.values():
+            if scope is not None:
+                scope.module.names.clear()
+                scope.module.lazy = None
+        self._replacements.clear()
 
 
 class LazyScope:
@@ -148,6 +165,7 @@ class LazyScope:
         self.binders: dict[str, list[tuple[nodes.Stmt, int]]] = {}
         self.touchers: dict[str, list[tuple[nodes.Stmt, int]]] = {}
         self.stars: list[tuple[str, Value]] = []
+        self.is_replacement = module.path.startswith("<")
         # how many of a name's binders are left to a lookup that happens while the later ones run
         self._left: dict[str, int] = {}
         self._pending_stars: list[nodes.ImportFrom] = []
@@ -159,10 +177,11 @@ class LazyScope:
         names = self.module.names
         if name in names:
             return names[name]
-        replaced = self.imports.replaced.get((self.module.name, name), MISSING)
-        if replaced is not MISSING:
-            names[name] = replaced
-            return replaced
+        if self.module.is_library and not self.is_replacement:
+            scope = self.imports.replacement(self.module.name)
+            if scope is not None and name in scope.binders:
+                names[name] = scope.lookup(name)
+                return names[name]
         binders = self.binders.get(name, [])
         left = self._left.get(name, len(binders))
         for position in range(left - 1, -1, -1):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from torchwise_analysis.interp.concrete.library import data, numbers, torchspace, vision
+from torchwise_analysis.interp.concrete.library import data, huggingface, numbers, torchspace, vision
 from torchwise_analysis.interp.concrete.library.stdlib import standard_modules
 from torchwise_analysis.interp.concrete.values import MISSING, Builtin, Class, Namespace, Opaque, Value
 from torchwise_memory.classes import CLASS_FUNCTIONS, CLASSES
@@ -42,6 +42,8 @@ class Spaces:
             "numpy": numbers.numpy_module,
             "tqdm": data.tqdm_module,
             "tqdm.auto": data.tqdm_module,
+            "transformers": lambda it: Namespace("transformers", resolve=it.library.transformers.top_level),
+            "transformers.modeling_outputs": huggingface.outputs_space,
             "torchvision.transforms": vision.transforms_module,
             "torchvision.transforms.v2": vision.transforms_module,
             "torchvision.datasets": vision.datasets_module,
@@ -59,6 +61,8 @@ class Spaces:
     def _make(self, name: str) -> Value:
         if name in self.makers:
             return self.makers[name](self.it)
+        if name in huggingface.DECORATOR_MODULES:
+            return huggingface.decorator_space(self.it, name, self.it.library.imports.replacement(name))
         root = name.partition(".")[0]
         if root in _TABLE_ROOTS:
             if name != root and name not in _PREFIXES and not self._has_own(name):

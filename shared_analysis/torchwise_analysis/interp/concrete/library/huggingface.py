@@ -1,0 +1,422 @@
+"""transformers: model files of the installed package interpreted, hand-written families where it is not there.
+
+Auto classes and the package's lazy top level are resolved here; what surrounds the model files comes from
+`replacements`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeAlias, cast
+
+from torchwise_analysis.interp.concrete import text
+from torchwise_analysis.interp.concrete.errors import Stopped
+from torchwise_analysis.interp.concrete.library.imports import LazyScope
+from torchwise_analysis.interp.concrete.values import (
+    MISSING,
+    Builtin,
+    Class,
+    Function,
+    Instance,
+    Keywords,
+    ModuleValue,
+    Namespace,
+    Opaque,
+    Unknown,
+    Value,
+)
+from torchwise_memory import families
+from torchwise_memory.families.base import Config
+from torchwise_memory.modules.base import Module
+from torchwise_memory.runtime.dtypes import DTYPES, DType
+from torchwise_memory.runtime.tensor import Tensor
+
+if TYPE_CHECKING:
+    from torchwise_analysis.interp.concrete.interpreter import Interpreter
+
+Call: TypeAlias = "Callable[[Interpreter, list[Value], Keywords], Value]"
+
+# Modules of which every name without a replacement is a decorator that changes nothing, a question
+# about the environment that is answered with no, or a logger.
+DECORATOR_MODULES = frozenset(
+    {
+        "transformers.utils",
+        "transformers.utils.deprecation",
+        "transformers.utils.output_capturing",
+        "transformers.utils.import_utils",
+        "transformers.utils.doc",
+        "transformers.utils.auto_docstring",
+        "transformers.utils.logging",
+        "transformers.integrations",
+        "transformers.integrations.hub_kernels",
+        "transformers.processing_utils",
+        "transformers.initialization",
+        "transformers.modeling_flash_attention_utils",
+        "huggingface_hub",
+        "huggingface_hub.dataclasses",
+        "diffusers.utils",
+        "diffusers.utils.import_utils",
+        "diffusers.utils.torch_utils",
+        "diffusers.utils.logging",
+        "diffusers.utils.accelerate_utils",
+    }
+)
+
+# How the class of each auto class ends, in the order in which endings are tried.
+_ENDINGS: dict[str, tuple[str, ...]] = {
+    "AutoModel": ("Model",),
+    "AutoModelForCausalLM": ("ForCausalLM", "LMHeadModel"),
+    "AutoModelForMaskedLM": ("ForMaskedLM", "WithLMHeadModel"),
+    "AutoModelForSeq2SeqLM": ("ForConditionalGeneration",),
+    "AutoModelForSequenceClassification": ("ForSequenceClassification",),
+    "AutoModelForTokenClassification": ("ForTokenClassification",),
+    "AutoModelForQuestionAnswering": ("ForQuestionAnswering",),
+    "AutoModelForMultipleChoice": ("ForMultipleChoice",),
+    "AutoModelForImageClassification": ("ForImageClassification",),
+    "AutoModelForPreTraining": ("ForPreTraining",),
+    "AutoModelForAudioClassification": ("ForSequenceClassification",),
+    "AutoModelForCTC": ("ForCTC",),
+}
+
+
+class Transformers:
+    """The package as one run sees it."""
+
+    def __init__(self, it: Interpreter) -> None:
+        self.it = it
+        self._folders: list[str] | None = None
+
+    @property
+    def is_readable(self) -> bool:
+        return bool(self.folders)
+
+    @property
+    def folders(self) -> list[str]:
+        """Names of the folders below `transformers/models`."""
+        if self._folders is None:
+            source = self.it.project.find("transformers.models", "")
+            self._folders = [] if source is None else _listed(os.path.dirname(source.path))
+        return self._folders
+
+    def top_level(self, name: str) -> Value:
+        """`transformers.<name>`."""
+        if name == "AutoConfig":
+            return self._auto_config()
+        if name in _ENDINGS:
+            return self._auto_model(name)
+        native = self.it.library.qualified(f"transformers.{name}")
+        if native is not MISSING:
+            return native
+        if name in ("DynamicCache", "Cache", "StaticCache", "EncoderDecoderCache") and self.is_readable:
+            return self._from_module("transformers.cache_utils", name)
+        if name in ("PreTrainedModel", "PretrainedConfig", "PreTrainedConfig") and self.is_readable:
+            module = "modeling_utils" if name == "PreTrainedModel" else "configuration_utils"
+            return self._from_module(f"transformers.{module}", name)
+        if self.is_readable:
+            return self._model_name(name)
+        return self._family_name(name)
+
+    def _from_module(self, module: str, name: str) -> Value:
+        found = self.it.library.imports.find(module, "")
+        return MISSING if isinstance(found, Unknown) else self.it.find_attribute(found, name)
+
+    def _model_name(self, name: str) -> Value:
+        lowered = name.lower()
+        fitting = [f for f in self.folders if lowered.startswith(f.replace("_", ""))]
+        for folder in sorted(fitting, key=lambda f: -len(f)):
+            part = "configuration" if name.endswith("Config") else "modeling"
+            value = self._from_module(f"transformers.models.{folder}.{part}_{folder}", name)
+            if value is not MISSING:
+                return value
+        return MISSING
+
+    # -- configurations
+
+    def _auto_config(self) -> Value:
+        def for_model(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+            name = text.text_of(it, args.pop(0) if args else keywords.pop("model_type"))
+            return self.config(name, keywords)
+
+        def from_pretrained(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+            name = args[0] if args else keywords.pop("pretrained_model_name_or_path")
+            return self.preset(name, _fields_only(keywords))
+
+        return Opaque(
+            "AutoConfig",
+            {
+                "for_model": Builtin("for_model", for_model),
+                "from_pretrained": Builtin("from_pretrained", from_pretrained),
+            },
+        )
+
+    def config(self, model_type: str, changes: Keywords) -> Value:
+        """The default configuration of a model type with some fields changed."""
+        if self.is_readable:
+            cls = self._config_class(model_type)
+            if cls is not None:
+                return self.it.call(cls, [], dict(changes))
+        if model_type in families.FAMILIES:
+            given = {k: self.it.library.argument(v, k) for k, v in changes.items()}
+            return cast(Value, families.FAMILIES[model_type].config(**given))
+        raise Stopped(f"the source of transformers' {model_type} cannot be read", self.it.origin())
+
+    def _config_class(self, model_type: str) -> Class | None:
+        folder = model_type.replace("-", "_")
+        wanted = folder.replace("_", "") + "config"
+        for name in dict.fromkeys((folder, folder.removesuffix("_text"))):
+            module = self.it.library.imports.find(f"transformers.models.{name}.configuration_{name}", "")
+            if not isinstance(module, ModuleValue):
+                continue
+            for bound in self.it.library.imports.scope_of(module).binders:
+                if bound.lower() == wanted:
+                    value = self.it.find_attribute(module, bound)
+                    return value if isinstance(value, Class) else None
+        return None
+
+    def preset(self, name: Value, changes: Keywords) -> Value:
+        """The configuration of a checkpoint on the hub."""
+        if not isinstance(name, str):
+            why = name.why if isinstance(name, Unknown) else "the name of a checkpoint"
+            raise Stopped(f"{why} is not known and decides about the model", self.it.origin())
+        short = name.rpartition("/")[2].lower()
+        for family in families.FAMILIES.values():
+            if short in family.checkpoints or short == family.model_type:
+                known: Keywords = {k: cast(Value, v) for k, v in family.checkpoints.get(short, {}).items()}
+                return self.config(family.model_type, {**known, **changes})
+        raise Stopped(f"the configuration of {name} is not known", self.it.origin())
+
+    # -- models
+
+    def _auto_model(self, auto: str) -> Value:
+        def from_config(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+            return self.build(auto, args[0] if args else keywords.pop("config"), keywords)
+
+        def from_pretrained(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+            name = args[0] if args else keywords.pop("pretrained_model_name_or_path")
+            config = keywords.pop("config", None) or self.preset(name, _fields_only(keywords))
+            return self.build(auto, config, keywords)
+
+        made = Opaque(auto)
+        made.attributes["from_config"] = Builtin("from_config", from_config)
+        made.attributes["from_pretrained"] = Builtin("from_pretrained", from_pretrained)
+        return made
+
+    def build(self, auto: str, config: Value, options: Keywords) -> Value:
+        """A model of an auto class from a configuration, interpreted or by family."""
+        if isinstance(config, Config):
+            return self._build_family(auto, config, options)
+        if not isinstance(config, Instance):
+            raise Stopped("the configuration of the model is not known", self.it.origin())
+        cls = self._model_class(auto, config)
+        if cls is None:
+            raise Stopped(f"no {auto} was found for {config.cls.name}", self.it.origin())
+        return self.it.call(self.it.get_attribute(cls, "_from_config"), [config], dict(options))
+
+    def _model_class(self, auto: str, config: Instance) -> Class | None:
+        name = config.cls.module.replace(".configuration_", ".modeling_")
+        module = self.it.library.imports.find(name, "")
+        if not isinstance(module, ModuleValue):
+            return None
+        bound = list(self.it.library.imports.scope_of(module).binders)
+        for ending in _ENDINGS[auto]:
+            for candidate in bound:
+                if candidate.endswith(ending) and "Double" not in candidate and "PreTrained" not in candidate:
+                    value = self.it.find_attribute(module, candidate)
+                    if isinstance(value, Class) and value.trait("native"):
+                        return value
+        return None
+
+    def _build_family(self, auto: str, config: Config, options: Keywords) -> Value:
+        dtype = dtype_of(options.get("dtype", options.get("torch_dtype")))
+        attention = options.get("attn_implementation")
+        model = families.build(
+            self.it.world, auto, config, dtype, attention if isinstance(attention, str) else None
+        )
+        self.it.library.built(model, config.model_type)
+        return model
+
+    def _family_name(self, name: str) -> Value:
+        """`GPT2LMHeadModel`, `GPT2Config` without the package."""
+        for family in families.FAMILIES.values():
+            heads = {head.native_name.rpartition(".")[2]: auto for auto, head in family.heads.items()}
+            if name in heads:
+                return self._family_model(name, heads[name])
+            if name.lower() == f"{family.model_type}config":
+                model_type = family.model_type
+                call = Builtin(name, lambda it, a, k: self.config(model_type, k))
+                return Opaque(
+                    name,
+                    {"from_pretrained": Builtin("from_pretrained", lambda it, a, k: self.preset(a[0], _fields_only(k)))},
+                    call=call.call,
+                )
+        return MISSING
+
+    def _family_model(self, name: str, auto: str) -> Value:
+        made = self._auto_model(auto)
+        assert isinstance(made, Opaque)
+        made.kind = name
+        made.call = lambda it, a, k: self.build(auto, a[0] if a else k.pop("config"), k)
+        return made
+
+
+def dtype_of(value: Value) -> DType | None:
+    if isinstance(value, DType):
+        return value
+    return DTYPES.get(value) if isinstance(value, str) else None
+
+
+def _fields_only(keywords: Keywords) -> Keywords:
+    """Options of `from_pretrained` that end in the configuration."""
+    names = ("num_labels", "use_cache", "output_hidden_states", "output_attentions", "problem_type", "id2label")
+    return {k: v for k, v in keywords.items() if k in names or k.endswith(("dropout", "pdrop", "dropout_prob"))}
+
+
+def _listed(folder: str) -> list[str]:
+    try:
+        return sorted(name for name in os.listdir(folder) if name.isidentifier())
+    except OSError:
+        return []
+
+
+# --------------------------------------------------------------------------- what replacements may call
+
+
+def helpers(it: Interpreter) -> dict[str, Value]:
+    """Names that only replacement texts see."""
+    return {
+        "__field_defaults__": Builtin("__field_defaults__", _field_defaults),
+        "__padded__": Builtin("__padded__", _padded),
+        "__tie__": Builtin("__tie__", _tie),
+        "__built__": Builtin("__built__", _built),
+        "__preset__": Builtin("__preset__", _preset),
+        "__config_class__": Builtin("__config_class__", _config_class_of),
+        "__generated__": Builtin("__generated__", _generated),
+        "__defaults__": Builtin("__defaults__", _defaults),
+    }
+
+
+def _field_defaults(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    """Values of a class's `field(default_factory=...)` members."""
+    out: dict[Value, Value] = {}
+    for cls in reversed(cast(Class, args[0]).mro):
+        for name, value in cls.members.items():
+            if isinstance(value, Opaque) and value.kind == "dataclasses.Field":
+                factory = value.attributes.get("default_factory")
+                out[name] = it.call(factory, [], {}) if factory is not None else value.attributes.get("default")
+    return out
+
+
+def _padded(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    """Whether a mask hides anything: known for masks of ones, a choice for masks out of data."""
+    mask = args[0]
+    if not isinstance(mask, Tensor):
+        return False
+    if mask.storage in it.library.ones:
+        return False
+    if mask.storage in it.library.written:
+        return True
+    return it.choose("padding", (True, False), "some sequences of a batch are padded: {}")
+
+
+def _tie(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    """`model.<target> = model.<source>` for dotted names, patterns and absent parts left alone."""
+    model, target, source = args
+    if not isinstance(target, str) or not isinstance(source, str):
+        return None
+    if any(mark in target + source for mark in "\\()[]*"):
+        return None
+    value = _walk(it, model, source.split("."))
+    head, _, last = target.rpartition(".")
+    owner = _walk(it, model, head.split(".") if head else [])
+    if value is not MISSING and isinstance(owner, Module) and it.find_attribute(owner, last) is not MISSING:
+        it.set_attribute(owner, last, value)
+    return None
+
+
+def _walk(it: Interpreter, value: Value, path: list[str]) -> Value:
+    for name in path:
+        if isinstance(value, Module) and name in value.children:
+            found = value.children[name]
+            value = MISSING if found is None else found
+        else:
+            value = it.find_attribute(value, name)
+        if value is MISSING:
+            return MISSING
+    return value
+
+
+def _built(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    config = args[1]
+    kind = it.find_attribute(config, "model_type")
+    it.library.built(cast(Module, args[0]), kind if isinstance(kind, str) else "")
+    return None
+
+
+def _preset(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    return it.library.transformers.preset(args[1], it.as_keywords(args[2]))
+
+
+def _config_class_of(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    found = it.find_attribute(args[0], "config_class")
+    return None if found is MISSING else found
+
+
+def _generated(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    it.loops.generations += 1
+    return None
+
+
+def _defaults(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    function = args[0]
+    return dict(function.defaults) if isinstance(function, Function) else {}
+
+
+# --------------------------------------------------------------------------- name spaces
+
+
+def decorator_space(it: Interpreter, name: str, scope: LazyScope | None) -> Namespace:
+    """A module of decorators: replaced names first, then by what a name looks like."""
+
+    def resolve(member: str) -> Value:
+        if scope is not None:
+            value = scope.lookup(member)
+            if value is not MISSING:
+                return value
+        if member == "logging" or member.endswith("logger"):
+            return Unknown("a logger")
+        if member[:1].isupper():
+            return Unknown(f"{name}.{member}")
+        if member.startswith(("is_", "has_")):
+            return Builtin(member, lambda it, a, k: False)
+        if member.startswith("__"):
+            return MISSING
+        return Builtin(member, _decorate)
+
+    return Namespace(name, resolve=resolve)
+
+
+def _decorate(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    """`@d` and `@d(...)` alike: the function or class as it is."""
+    if len(args) == 1 and not keywords and isinstance(args[0], (Function, Class, Builtin)):
+        return args[0]
+    return Builtin("decorator", lambda it, a, k: a[0] if a else None)
+
+
+def outputs_space(it: Interpreter) -> Namespace:
+    """`transformers.modeling_outputs`: every name is a kind of ModelOutput."""
+
+    def resolve(name: str) -> Value:
+        if not name[:1].isupper():
+            return MISSING
+        generic = it.library.imports.find("transformers.utils.generic", "")
+        base = it.find_attribute(generic, "ModelOutput")
+        assert isinstance(base, Class)
+        cls = Class(name, (base,), module="transformers.modeling_outputs")
+        cls.mro = (cls, *base.mro)
+        return cls
+
+    return Namespace("transformers.modeling_outputs", resolve=resolve)
+
+
+__all__ = ["DECORATOR_MODULES", "Transformers", "decorator_space", "helpers", "outputs_space"]
