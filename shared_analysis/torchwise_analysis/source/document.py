@@ -13,6 +13,7 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from torchwise_analysis.source.lines import count_breaks, line_starts
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 _BREAK = re.compile(r"[\r\n]")
 _MAX_TREES = 32
+_MAX_STAND_INS = 20
 STALE_SECONDS = 5.0
 
 _Segments: TypeAlias = "Sequence[tuple[int, Segment]]"
@@ -124,7 +126,7 @@ class Document:
 
     @property
     def line_count(self) -> int:
-        return sum(self._table.rows) + 1
+        return self._table.row_starts()[-1] + 1
 
     @property
     def module(self) -> Module:
@@ -286,7 +288,7 @@ class Document:
 
     def _stand_ins(self, before: _Segments) -> dict[Segment, Stale]:
         """Last good segments for each broken one; an edit does not prolong them."""
-        broken = list(_broken(self._segments))
+        broken = list(islice(_broken(self._segments), _MAX_STAND_INS))
         if not broken or not before:
             return {}
         now = self._clock()

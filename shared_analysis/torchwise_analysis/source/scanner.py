@@ -34,7 +34,7 @@ COMMENT = BLANK + 1
 _GUESS = 1
 _OPEN_STRING = 2
 
-_PATIENCE = 50
+_PATIENCE = 30
 _TO_THE_END = 1 << 60
 _MAX_FIELD_DEPTH = 6
 
@@ -96,6 +96,8 @@ class LineTable:
     rows: list[int] = field(default_factory=list)
     lookaheads: list[int] = field(default_factory=list)
     flags: list[int] = field(default_factory=list)
+    _starts: list[int] | None = field(default=None, compare=False, repr=False)
+    _row_starts: list[int] | None = field(default=None, compare=False, repr=False)
 
     @classmethod
     def of(cls, text: str, relaxed: bool = False) -> LineTable:
@@ -111,15 +113,19 @@ class LineTable:
     @property
     def has_guess(self) -> bool:
         """Whether some line may have been cut although the text is valid."""
-        return any(flag & _GUESS for flag in self.flags if flag)
+        return _GUESS in self.flags or _GUESS | _OPEN_STRING in self.flags
 
     def starts(self) -> list[int]:
         """Offset of every line, and the length of the text."""
-        return list(accumulate(self.sizes, initial=0))
+        if self._starts is None:
+            self._starts = list(accumulate(self.sizes, initial=0))
+        return self._starts
 
     def row_starts(self) -> list[int]:
         """Row of every line, and the number of line breaks."""
-        return list(accumulate(self.rows, initial=0))
+        if self._row_starts is None:
+            self._row_starts = list(accumulate(self.rows, initial=0))
+        return self._row_starts
 
     def edit(self, text: str, start: int, old_end: int, new_end: int) -> None:
         """Follow an edit: `text` is the new one, [start, old_end) of the old became [start, new_end)."""
@@ -131,7 +137,8 @@ class LineTable:
         for line in _lines(text, starts[first], self.relaxed):
             fresh.append(line)
             if line.end >= new_end:
-                index = bisect_left(starts, max(line.end - shift, old_end))
+                # never at the old beginning, where a byte order mark was one
+                index = max(1, bisect_left(starts, max(line.end - shift, old_end)))
                 if index < len(self.sizes) and starts[index] == line.end - shift:
                     last = index
                     break
@@ -150,6 +157,7 @@ class LineTable:
         self, first: int, last: int, text: str, start: int, lines: list[LogicalLine] | Iterator[LogicalLine]
     ) -> None:
         lines = list(lines)
+        self._starts = self._row_starts = None
         sizes: list[int] = []
         rows: list[int] = []
         for line in lines:
@@ -210,6 +218,12 @@ def _lines(text: str, position: int, relaxed: bool) -> Iterator[LogicalLine]:
 def _line(text: str, start: int, relaxed: bool) -> LogicalLine:
     position = start + len(BYTE_ORDER_MARK) if start == 0 and text.startswith(BYTE_ORDER_MARK) else start
     code = _end(_INDENT, text, position)
+    indent = _width(text[position:code])
+    while text.startswith("\\", code) and text[code + 1 : code + 2] in ("\r", "\n"):
+        # a continuation before any code: the first indentation counts, unless it is none
+        position = _end(_BREAK, text, code + 1)
+        code = _end(_INDENT, text, position)
+        indent = indent or _width(text[position:code])
     if code >= len(text):
         return LogicalLine(code, BLANK, "", 0, 0)
     sign = text[code]
@@ -217,7 +231,6 @@ def _line(text: str, start: int, relaxed: bool) -> LogicalLine:
         return LogicalLine(_end(_BREAK, text, code), BLANK, "", 0, 0)
     if sign == "#":
         return LogicalLine(_end(_COMMENT_LINE, text, code), COMMENT, "", 0, 0)
-    indent = _width(text[position:code])
     match = _WORD.match(text, code)
     word = sign if match is None else match.group()
     easy = _EASY_LINE.match(text, code)

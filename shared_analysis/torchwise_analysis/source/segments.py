@@ -11,7 +11,6 @@ from __future__ import annotations
 import ast
 import hashlib
 import re
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -264,46 +263,55 @@ def _problem(error: SyntaxError | RecursionError, source: Source) -> Problem:
 # --------------------------------------------------------------------------- cutting
 
 
+# Characters of new segments between two sweeps: this many times the text, and some.
+_SWEEP_FACTOR = 4
+_SWEEP_FLOOR = 1_000_000
+
 _Key: TypeAlias = "tuple[str, bool, bool]"
 
 
 class SegmentCache:
-    """Segments by their text: those of the text at hand, and as many of earlier ones as fit.
+    """Segments by their text: those of the text at hand, and some of earlier ones.
 
     A key is (text, whether it is nested, whether a relaxed table cut it): lines of a long segment
     depend on the table, those of a short one do not matter.
     """
 
     def __init__(self, max_retired: int = 1_000) -> None:
-        self._current: dict[_Key, Segment] = {}
-        self._retired: OrderedDict[_Key, Segment] = OrderedDict()
-        self._fresh: dict[_Key, Segment] = {}
+        self._segments: dict[_Key, Segment] = {}
         self._max_retired = max_retired
+        self._characters = 0
 
     def get(self, key: _Key) -> Segment | None:
-        segment = self._fresh.get(key)
-        if segment is not None:
-            return segment
-        segment = self._current.get(key) or self._retired.pop(key, None)
-        if segment is not None:
-            self.keep(key, segment)
-        return segment
+        return self._segments.get(key)
 
-    def keep(self, key: _Key, segment: Segment) -> None:
-        """Remember a segment, and those in it, as part of the text at hand."""
-        self._fresh[key] = segment
-        for _, child in segment.children:
-            self.keep(_key(child.text, child.rows, child.is_nested, key[2]), child)
+    def put(self, key: _Key, segment: Segment) -> None:
+        self._segments[key] = segment
+        self._characters += len(key[0])
 
-    def turn(self) -> None:
-        """What was kept since the last turn is the text at hand now."""
-        for key, segment in self._current.items():
-            # a split definition is its children; its own text would only be held once more
-            if key not in self._fresh and segment.header is None:
-                self._retired[key] = segment
-        while len(self._retired) > self._max_retired:
-            self._retired.popitem(last=False)
-        self._current, self._fresh = self._fresh, {}
+    def sweep(self, live: Sequence[tuple[int, Segment]], text_length: int) -> None:
+        """Once twice the text has gathered, drop all but the live segments and the latest short ones.
+
+        Sweeping after every edit would cost more than the edit.
+        """
+        if self._characters < _SWEEP_FACTOR * text_length + _SWEEP_FLOOR:
+            return
+        kept = {id(segment) for segment in _all_of(live)}
+        retired = [
+            (key, segment)
+            for key, segment in self._segments.items()
+            if id(segment) not in kept and segment.header is None and segment.rows <= SPLIT_ROWS
+        ]
+        alive = [(key, segment) for key, segment in self._segments.items() if id(segment) in kept]
+        self._segments = dict([*retired[-self._max_retired :], *alive])
+        # what is live is paid for: only what comes on top brings the next sweep nearer
+        self._characters = 0
+
+
+def _all_of(segments: Sequence[tuple[int, Segment]]) -> Iterator[Segment]:
+    for _, segment in segments:
+        yield segment
+        yield from _all_of(segment.children)
 
 
 def _key(text: str, rows: int, is_nested: bool, is_relaxed: bool) -> _Key:
@@ -313,7 +321,7 @@ def _key(text: str, rows: int, is_nested: bool, is_relaxed: bool) -> _Key:
 def cut(text: str, table: LineTable, cache: SegmentCache) -> tuple[tuple[int, Segment], ...]:
     """The segments of a text with their rows, in order."""
     segments = _Cutter(text, table, cache).block(0, len(table.sizes), 0, is_nested=False, depth=0)
-    cache.turn()
+    cache.sweep(segments, len(text))
     return segments
 
 
@@ -384,7 +392,7 @@ class _Cutter:
                 segment = self._split(begin, end, level, text, is_nested, depth)
             if segment is None:
                 segment = Segment(text, is_nested)
-            self._cache.keep(key, segment)
+            self._cache.put(key, segment)
         return segment
 
     def _split(
