@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+from torchwise_analysis.source.collector import collector_paused
 from torchwise_analysis.source.lines import count_breaks, line_starts
 from torchwise_analysis.source.lower_text import whole
 from torchwise_analysis.source.nodes import Block, Module, Problem
@@ -132,7 +133,8 @@ class Document:
     def module(self) -> Module:
         """The lowered module of the text as it is now."""
         if self._module is None or self._is_expired():
-            self._module = self._assemble()
+            with collector_paused():
+                self._module = self._assemble()
         return self._module
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from torchwise_analysis.source.collector import collector_paused
 from torchwise_analysis.source.lines import count_breaks, line_starts
 from torchwise_analysis.source.lower_ast import AstLowering, parse
 from torchwise_analysis.source.nodes import Block, Module, Placed, Span
@@ -18,6 +19,11 @@ def lower_text(path: str, text: str) -> Module:
     A text that the running Python cannot parse is lowered segment by segment: newer syntax by
     LibCST, and what does not parse at all becomes `Broken`.
     """
+    with collector_paused():
+        return _lowered(path, text)
+
+
+def _lowered(path: str, text: str) -> Module:
     lines = count_breaks(text) + 1
     try:
         return Module(path, whole(text), (), lines)

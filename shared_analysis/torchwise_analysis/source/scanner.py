@@ -210,12 +210,13 @@ def _lines(text: str, position: int, relaxed: bool) -> Iterator[LogicalLine]:
     """Logical lines from an offset where one starts."""
     length = len(text)
     while position < length:
-        line = _line(text, position, relaxed)
+        line = logical_line(text, position, relaxed)
         yield line
         position = line.end
 
 
-def _line(text: str, start: int, relaxed: bool) -> LogicalLine:
+def logical_line(text: str, start: int, relaxed: bool = False) -> LogicalLine:
+    """The logical line that starts at an offset before the end of the text."""
     position = start + len(BYTE_ORDER_MARK) if start == 0 and text.startswith(BYTE_ORDER_MARK) else start
     code = _end(_INDENT, text, position)
     indent = _width(text[position:code])
