@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from torchwise_analysis.findings import Confidence, Evidence, Fix, Place, Safety, Severity
 from torchwise_analysis.fixes import SourceFile
-from torchwise_analysis.interp.abstract.events import LoaderBuilt, Prepared, ProcessGroup, Wrapped
+from torchwise_analysis.interp.abstract.events import Event, LoaderBuilt, Prepared, ProcessGroup, Wrapped
 from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.interp.abstract.values import Obj
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
@@ -158,6 +158,37 @@ def main(dataset):
 """,
         ),
         Example(
+            "The sampler follows the same switch as the wrapper",
+            """
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, RandomSampler
+from torch.utils.data.distributed import DistributedSampler
+
+
+def main(args, dataset):
+    model = nn.Linear(12, 4)
+    if args.distributed:
+        dist.init_process_group("nccl")
+        model = DDP(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    if args.distributed:
+        sampler = DistributedSampler(dataset)
+    else:
+        sampler = RandomSampler(dataset)
+    loader = DataLoader(dataset, batch_size=16, sampler=sampler)
+    for epoch in range(10):
+        if args.distributed:
+            sampler.set_epoch(epoch)
+        for x, y in loader:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+""",
+        ),
+        Example(
             "One process: nothing to shard",
             """
 import torch
@@ -199,30 +230,52 @@ def main(dataset, options):
 
 
 def detect(trace: Trace) -> Iterator[Hit]:
-    several = _several_processes(trace)
-    if several is None:
-        return
     managed = {obj.id for prepared in trace.of(Prepared) for obj in prepared.objects}
-    for built in trace.of(LoaderBuilt):
-        if built.loader.id in managed:
+    several = _several_processes(trace)
+    for built in trace.of(LoaderBuilt) if several else ():
+        if built.sharding is not None or built.loader.id in managed:
             continue
-        if built.sharding is not None or any(guard.kind == "rank" for guard in built.scene.guards):
+        if any(guard.kind == "rank" for guard in built.scene.guards):
             continue
+        together = next((event for event, _ in several if _can_meet(event, built)), None)
         role = _training_role(trace, built)
-        if role is None:
+        if together is None or role is None:
             continue
-        site = _site(trace, built)
+        site, name = _site(trace, built), called(built.loader, "this loader")
         yield Hit(
             site,
             Severity.ERROR,
-            Confidence.CERTAIN,
-            "every rank trains on the whole data set: nothing shards "
-            f"{called(built.loader, 'this loader')}, so N GPUs repeat each other's work. Give it a "
-            "DistributedSampler.",
-            _chain(built, several, site),
+            role,
+            f"every rank trains on the whole data set: nothing shards {name}, so N "
+            "GPUs repeat each other's work. Give it a DistributedSampler.",
+            _chain(built, Evidence(together.place, dict(several)[together]), site),
             frozenset({("loader", built.loader.id)}),
             built,
         )
+
+
+def _several_processes(trace: Trace) -> tuple[tuple[Event, str], ...]:
+    """What shows that several processes run this script, with the fact in words."""
+    wrapped = tuple(
+        (event, "the model is wrapped for several ranks here")
+        for event in trace.of(Wrapped)
+        if event.how in ("ddp", "fsdp", "fsdp2")
+    )
+    groups = tuple(
+        (group, f"`{group.how}`: several ranks run this script") for group in trace.of(ProcessGroup)
+    )
+    return (*wrapped, *groups)
+
+
+def _can_meet(first: Event, second: Event) -> bool:
+    """Whether one run can hold both: no flag is on for one and off for the other (`if args.distributed`)."""
+    settled = _flags(first)
+    return all(settled.get(flag, value) == value for flag, value in _flags(second).items())
+
+
+def _flags(event: Event) -> dict[str, bool]:
+    guards = {guard.symbol: guard.taken for guard in event.scene.guards if guard.symbol is not None}
+    return guards | dict(event.scene.world)
 
 
 def _training_role(trace: Trace, built: LoaderBuilt) -> Confidence | None:
@@ -239,16 +292,6 @@ def _training_role(trace: Trace, built: LoaderBuilt) -> Confidence | None:
     is_random = built.shuffle is True or isinstance(built.sampler, Obj)
     leaves = built.loader.id in trace.escaped  # whoever receives it may replace its sampler
     return Confidence.LIKELY if is_random and not evaluates and not leaves else None
-
-
-def _several_processes(trace: Trace) -> Evidence | None:
-    """What shows that several processes run this script."""
-    for wrapped in trace.of(Wrapped):
-        if wrapped.how in ("ddp", "fsdp", "fsdp2"):
-            return Evidence(wrapped.place, "the model is wrapped for several ranks here")
-    for group in trace.of(ProcessGroup):
-        return Evidence(group.place, f"`{group.how}`: several ranks run this script")
-    return None
 
 
 def _site(trace: Trace, built: LoaderBuilt) -> Place:

@@ -11,7 +11,7 @@ from torchwise_analysis.interp.abstract.loops import inside
 from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.policy import weaker
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
-from torchwise_analysis.rules._reading import distinct, forwards_of, grade, link_beliefs, loop_words, step
+from torchwise_analysis.rules._reading import distinct, forwards_of, grade, loop_words, step
 from torchwise_analysis.source import nodes
 from torchwise_analysis.source.nodes import Span
 
@@ -282,18 +282,29 @@ def detect(trace: Trace) -> Iterator[Hit]:
         if any(backward.create_graph for backward in backwards):
             continue  # differentiated again on purpose
         is_freed = len(backwards) == len(store.passes)
-        leaves = store.token in trace.escaped_tokens
-        if not is_freed and leaves and not _is_evaluation(trace, store):
-            continue  # whoever receives it may still call backward
+        if not is_freed and not _is_evaluation(trace, store) and _may_be_used(trace, store):
+            continue
         yield Hit(
             store.graph_places[0] if store.graph_places else store.value_place or store.place,
             _severity(store, is_freed),
-            _confidence(trace, store, is_freed, leaves),
+            _confidence(trace, store, is_freed),
             _message(store, is_freed),
             _chain(trace, store),
             frozenset(("pass", p) for p in store.passes),
-            store,
+            (store, _is_scalar(trace, store)),
         )
+
+
+def _may_be_used(trace: Trace, store: Store) -> bool:
+    """Whether something that is not seen may still run a backward over the kept graph."""
+    return store.token in trace.escaped_tokens or any(not backward.passes for backward in trace.backwards)
+
+
+def _is_scalar(trace: Trace, store: Store) -> bool:
+    """Some backward ran on this very value without an argument, so it has one element."""
+    losses = (backward.loss for backward in trace.backwards if backward.passes & store.passes)
+    value = store.value
+    return any(loss and (loss.passes, loss.reduction) == (value.passes, value.reduction) for loss in losses)
 
 
 def _is_evaluation(trace: Trace, store: Store) -> bool:
@@ -311,11 +322,15 @@ def _severity(store: Store, is_freed: bool) -> Severity:
     return Severity.WARNING if is_freed else Severity.ERROR
 
 
-def _confidence(trace: Trace, store: Store, is_freed: bool, leaves: bool) -> Confidence:
+def _confidence(trace: Trace, store: Store, is_freed: bool) -> Confidence:
     if is_freed:
         return Confidence.CERTAIN  # a backward ran on it, so it had a graph, whatever the callee was
-    beliefs = max((forward.belief for forward in forwards_of(trace, store.passes)), default=False)
-    return weaker(grade(int(beliefs) + min(link_beliefs(store.value.evidence), 1)), grade(int(leaves)))
+    believed = any(forward.belief for forward in forwards_of(trace, store.passes))
+    if _is_evaluation(trace, store):
+        return weaker(grade(int(believed)), grade(int(store.token in trace.escaped_tokens)))
+    # Neither trained nor evaluated in view: another method, called from outside, may still use it.
+    called_from_outside = bool(store.loops) and store.loops[-1].loop.is_call
+    return grade(2 * believed + 2 * called_from_outside)
 
 
 def _message(store: Store, is_freed: bool) -> str:
@@ -349,14 +364,16 @@ def _chain(trace: Trace, store: Store) -> tuple[Evidence, ...]:
 
 
 def fixes(hit: Hit, file: SourceFile) -> Iterator[Fix]:
-    store = hit.facts
+    if not isinstance(hit.facts, tuple):
+        return
+    store, is_scalar = hit.facts
     if not isinstance(store, Store) or any(place.path != file.path for place in store.graph_places):
         return
     spans = [place.span for place in store.graph_places]
     detached = _appended(file, spans, ".detach()")
     if detached:
         yield Fix("Keep a detached value: add `.detach()`", Safety.SAFE, detached)
-    if detached and len(spans) == 1 and store.reduction in ("mean", "sum"):
+    if detached and len(spans) == 1 and is_scalar:
         title = "Keep a number: add `.item()` (waits for the GPU in every step)"
         yield Fix(title, Safety.UNSAFE, _appended(file, spans, ".item()"))
 
