@@ -50,7 +50,7 @@ step('diagnostic', function()
   until_(function() return #vim.diagnostic.get(buf) == 1 end)
   local found = vim.diagnostic.get(buf)[1]
   assert(found.code == 'retained-graph' and found.source == 'torchwise', vim.inspect(found))
-  assert(found.lnum == target and found.col == 23 and found.end_col == 27, vim.inspect(found))
+  assert(found.lnum == target and found.col == 19 and found.end_col == 23, vim.inspect(found))
 end)
 
 step('code lens with the peak', function()
@@ -92,14 +92,14 @@ step('quick fix', function()
   })
   until_(function()
     local line = vim.api.nvim_buf_get_lines(buf, target, target + 1, false)[1]
-    return line == '        history.append(loss.detach())'
+    return line == '    history.append(loss.detach())'
   end)
   until_(function() return #vim.diagnostic.get(buf) == 0 end)
 end)
 
 step('saved', function()
   vim.cmd.write()
-  assert(vim.fn.readfile(file)[target + 1] == '        history.append(loss.detach())')
+  assert(vim.fn.readfile(file)[target + 1] == '    history.append(loss.detach())')
 end)
 
 step('server stops', function()

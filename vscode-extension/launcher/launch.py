@@ -1,4 +1,5 @@
-# ruff: noqa: PTH, UP, T201 - must be read by any Python, to tell that it is too old
+# ruff: noqa
+# Any Python must be able to read this file, to say that it is too old.
 """Starts the torchwise server: `python -I launch.py --stdio`.
 
 Run with `-I`, this file's Python ignores PYTHONPATH, the current folder and everything else of the

@@ -101,7 +101,7 @@ function options(reports: Reports): LanguageClientOptions {
         }
         const answer: unknown = await next(command, asked);
         if (typeof answer === 'string' && answer) {
-          await reports.show(title(command, asked), answer);
+          await reports.show(title(command, asked), withoutLinks(answer));
         }
         return answer;
       },
@@ -135,6 +135,11 @@ function title(command: string, args: unknown[]): string {
     default:
       return 'torchwise statistics';
   }
+}
+
+/** The Markdown preview refuses links to files; their texts name the place already. */
+function withoutLinks(markdown: string): string {
+  return markdown.replace(/\[([^\]]+)\]\((?:file|vscode-notebook-cell|untitled):[^)]*\)/g, '$1');
 }
 
 async function askForInstallation(output: vscode.LogOutputChannel): Promise<void> {

@@ -93,8 +93,8 @@ class Analysis:
         """The document was closed."""
 
         def work(_: Stop) -> bool:
-            self._seen.pop(document.uri, None)
-            self._backend.forget(document.uri)
+            if self._seen.pop(document.uri, None) is not None:
+                self._backend.forget(document.uri)
             return True
 
         for lane in (Lane.VERIFY, Lane.ESTIMATE):
@@ -137,7 +137,8 @@ class Analysis:
         except Exception as error:
             logger.exception("%s of %s failed", lane.name.lower(), document.uri)
             # whatever state the analysis is in, the next question starts from the whole text
-            self._seen.pop(document.uri, None)
+            if self._seen.pop(document.uri, None) is not None:
+                self._backend.forget(document.uri)
             self._deliver(document, Failure(version, lane, f"{type(error).__name__}: {error}"))
             return True
         if answer is None or stop():

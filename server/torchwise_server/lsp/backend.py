@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import time
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from torchwise_analysis.engine import CheckReport, Engine, ProblemKind, could_matter, open_project
 from torchwise_analysis.names.project import project_roots
-from torchwise_analysis.plan import EstimateRequest
 from torchwise_analysis.settings import Settings, SettingsFinder
 from torchwise_analysis.source import Document
 from torchwise_analysis.source.nodes import Module
@@ -35,11 +35,13 @@ class EngineBackend:
 
     def update(self, uri: str, path: str, update: Update) -> None:
         for change in update.changes:
-            if isinstance(change, str):
+            if not isinstance(change, str):
+                self._subjects[uri].document.edit(*change.start, *change.end, change.text)
+            elif uri in self._subjects:
+                self._subjects[uri].document.replace(change)
+            else:
                 subject = self._subjects[uri] = _Subject(Document(path, change))
                 self._by_path[path] = subject
-            else:
-                self._subjects[uri].document.edit(*change.start, *change.end, change.text)
 
     def check(self, uri: str, options: EditorOptions, stop: Stop) -> Checked | None:
         subject = self._subjects[uri]
@@ -51,7 +53,7 @@ class EngineBackend:
         if report.is_stopped or stop():
             return None
         subject.report = report
-        return _checked(report)
+        return replace(_checked(report), valid_s=_validity(document))
 
     def verify(self, uri: str, options: EditorOptions, stop: Stop) -> Checked | None:
         subject = self._subjects[uri]
@@ -63,6 +65,9 @@ class EngineBackend:
         document = self._subjects[uri].document
         if not options.enable or not could_matter(document.text):
             return Estimated()
+        # findings come first: what estimates need is loaded with the first estimate
+        from torchwise_analysis.plan import EstimateRequest
+
         engine = self._engine(document.path, options)
         report = engine.estimate(document, EstimateRequest(gpus=engine.settings.gpus), stop)
         if stop():
@@ -98,6 +103,12 @@ class EngineBackend:
         """Unsaved text wins over the disk."""
         subject = self._by_path.get(path)
         return subject.document.module if subject else None
+
+
+def _validity(document: Document) -> float | None:
+    """Seconds until the stand-in of a broken part is given up and the answer changes by itself."""
+    until = document.stale_until
+    return None if until is None else max(until - time.monotonic(), 0.0)
 
 
 def _checked(report: CheckReport) -> Checked:

@@ -25,13 +25,14 @@ class Checked:
     """The findings of one version, all of them: what is shown is decided when they are shown.
 
     is_broken: part of the text is no Python. failures: faults of ours, contained. is_verified: every fix was
-    applied on trial.
+    applied on trial. valid_s: the answer changes by itself after so many seconds.
     """
 
     findings: tuple[Finding, ...] = ()
     is_broken: bool = False
     failures: tuple[str, ...] = ()
     is_verified: bool = False
+    valid_s: float | None = None
     version: int = 0
     seconds: float = 0.0
 

@@ -18,14 +18,13 @@ logger = logging.getLogger(__name__)
 @functools.cache
 def page_address(rule: str) -> str | None:
     """The address of the rule's page; None if it has none or cannot be written."""
-    found = rule_named(rule)
-    page = explain(rule)
-    if found is None or page is None:
-        return None
     try:
+        found, page = rule_named(rule), explain(rule)
+        if found is None or page is None:
+            return None
         path = _folder() / f"{found.name}.md"
         _write(path, page)
-    except OSError as error:
+    except Exception as error:  # a diagnostic without its page is still a diagnostic
         logger.warning("the page of %s cannot be written: %s", rule, error)
         return None
     return address(str(path))

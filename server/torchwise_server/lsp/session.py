@@ -236,6 +236,8 @@ class Session:
         if isinstance(answer, Checked):
             document.checked = answer
             self._wake(document, Lane.VERIFY if answer.is_verified else Lane.CHECK, answer.version)
+            if answer.valid_s is not None and answer.version == document.version:
+                self.analysis.ask(Lane.CHECK, document, self.options_for(document), answer.valid_s + 0.05)
         elif isinstance(answer, Estimated):
             document.estimated = _kept(document.estimated, answer)
             self._wake(document, Lane.ESTIMATE, answer.version)

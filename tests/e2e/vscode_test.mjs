@@ -1,0 +1,149 @@
+// node vscode_test.mjs: the product in VS Code as a person uses it; exit code 0 if every step passed.
+// CODE_SERVER, VSIX, PYTHON: what is tested. SHOTS: folder for the pictures. KEEP=1 leaves the profile.
+import fs from 'node:fs';
+import path from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { start } from './vscode.mjs';
+
+const here = path.dirname(fileURLToPath(import.meta.url));
+const shots = process.env.SHOTS ?? 'shots';
+fs.mkdirSync(shots, { recursive: true });
+
+const began = Date.now();
+const code = await start({
+  code: need('CODE_SERVER'),
+  vsix: need('VSIX'),
+  workspace: path.join(here, '../editors/workspace'),
+  settings: { 'torchwise.interpreter': need('PYTHON'), 'torchwise.gpus': ['rtx-4090'] },
+  keep: Boolean(process.env.KEEP),
+});
+const { page } = code;
+let passed = 0;
+let failed = 0;
+
+function need(name) {
+  return process.env[name] ?? (console.error(`set ${name}`), process.exit(2));
+}
+
+async function step(name, body) {
+  const from = Date.now();
+  try {
+    await body();
+    passed++;
+    console.log(`ok   ${name} (${Date.now() - from} ms)`);
+  } catch (error) {
+    failed++;
+    console.log(`FAIL ${name}: ${String(error).split('\n')[0]}`);
+    await page.screenshot({ path: path.join(shots, `FAIL-${name.replace(/\W+/g, '-')}.png`) }).catch(() => {});
+  }
+}
+
+const shot = (name) => page.screenshot({ path: path.join(shots, name) });
+
+async function until(what, ms = 15_000) {
+  const end = Date.now() + ms;
+  while (!what()) {
+    if (Date.now() > end) {
+      throw new Error('condition not met in time');
+    }
+    await new Promise((resolve) => setTimeout(resolve, 100));
+  }
+}
+
+// VS Code draws blanks as U+00A0: compare with \s
+const line = (text) => page.locator('.editor-instance .view-line', { hasText: text });
+const token = (text, word) => line(text).locator('span span', { hasText: word }).first();
+const LENS = /Peak\s[\d.]+\s[MG]iB.*per\sGPU.*fits\sRTX\s4090/;
+
+// a key pressed before the clicked editor has the focus is lost: try again
+async function pressUntil(key, locator) {
+  for (let attempt = 0; attempt < 8; attempt++) {
+    await page.keyboard.press(key);
+    if (await locator.waitFor({ timeout: 2500 }).then(() => true, () => false)) {
+      return;
+    }
+  }
+  throw new Error(`${key} showed nothing`);
+}
+
+const menuItem = (title) => page.locator('.action-widget', { hasText: title });
+const FIX = /detach/;
+
+async function closeHover() {
+  await page.mouse.move(5, 5);
+  await page.keyboard.press('Escape');
+}
+
+try {
+  await step('workbench opens', () => code.open('train.py'));
+  await step('squiggle', () => page.waitForSelector('.editor-instance .squiggly-error'));
+  await step('code lens with the peak', async () => {
+    await page.locator('.codelens-decoration', { hasText: LENS }).waitFor();
+    await shot('1-squiggle-and-lens.png');
+  });
+  await step('hover explains the finding', async () => {
+    await token(/history\.append\(loss\)/, 'loss').hover();
+    await page.locator('.monaco-hover', { hasText: 'retained-graph' }).first().waitFor();
+    await page.waitForTimeout(500);
+    await shot('2-finding.png');
+    await closeHover();
+  });
+  await step('related information', async () => {
+    await token(/history\.append\(loss\)/, 'loss').click();
+    await pressUntil('F8', page.locator('.zone-widget .marker-widget'));
+    await page.locator('.zone-widget .related-info-block').first().waitFor();
+    await page.waitForTimeout(300);
+    await shot('3-related.png');
+    await page.keyboard.press('Escape');
+  });
+  await step('hover on the loop tells what is alive', async () => {
+    await token(/for\sinputs,\stargets\sin/, 'inputs').hover();
+    await page.locator('.monaco-hover', { hasText: 'alive at the peak' }).first().waitFor();
+    await page.waitForTimeout(300);
+    await shot('4-estimate.png');
+    await closeHover();
+  });
+  await step('memory report', async () => {
+    await page.locator('.codelens-decoration a', { hasText: LENS }).click();
+    await page.locator('.tab', { hasText: /Memory\sof\strain\.py/ }).waitFor();
+    await page.waitForTimeout(2500); // the preview is a web view of its own
+    await shot('5-report.png');
+    await page.keyboard.press('Control+w');
+    await page.locator('.tab', { hasText: /Memory\sof\strain\.py/ }).waitFor({ state: 'detached' });
+  });
+  await step('lightbulb offers the fix', async () => {
+    await token(/history\.append\(loss\)/, 'loss').click();
+    await pressUntil('Control+.', menuItem(FIX));
+    await page.waitForTimeout(300);
+    await shot('6-quick-fix.png');
+  });
+  await step('fix applied and saved', async () => {
+    await page.keyboard.press('Enter');
+    await line(/history\.append\(loss\.detach\(\)\)/).waitFor();
+    await page.waitForSelector('.editor-instance .squiggly-error', { state: 'detached' });
+    await page.keyboard.press('Control+s');
+    await until(() => code.read('train.py').includes('history.append(loss.detach())\n'));
+    await shot('7-fixed.png');
+  });
+  await step('notebook cell: squiggle and lens', async () => {
+    await code.open('book.ipynb');
+    await page.waitForSelector('.notebookOverlay .squiggly-error');
+    await page.locator('.notebookOverlay .codelens-decoration', { hasText: LENS }).waitFor();
+    await shot('8-notebook.png');
+  });
+  await step('notebook cell: fix saved', async () => {
+    const row = page.locator('.notebookOverlay .view-line', { hasText: /history\.append\(loss\)/ });
+    await row.locator('span span', { hasText: 'loss' }).first().click();
+    await pressUntil('Control+.', menuItem(FIX));
+    await page.keyboard.press('Enter');
+    await page.waitForSelector('.notebookOverlay .squiggly-error', { state: 'detached' });
+    await page.keyboard.press('Control+s');
+    await until(() => code.read('book.ipynb').includes('history.append(loss.detach())'));
+    await shot('9-notebook-fixed.png');
+  });
+} finally {
+  await code.stop();
+}
+console.log(`total ${((Date.now() - began) / 1000).toFixed(1)} s`);
+console.log(`${passed} passed, ${failed} failed`);
+process.exit(failed ? 1 : 0);
