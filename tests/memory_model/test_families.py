@@ -21,7 +21,7 @@ from torchwise_memory.modules.native import NativeClass
 from torchwise_memory.report import Phase
 from torchwise_memory.runtime.contexts import Autocast, GradMode
 from torchwise_memory.runtime.dtypes import DTYPES
-from torchwise_memory.runtime.ledger import StorageKind
+from torchwise_memory.runtime.ledger import StorageKind, SummingAllocator
 from torchwise_memory.runtime.world import World
 
 DATA = Path(__file__).parent / "data" / "oracle_steps.jsonl"
@@ -144,9 +144,13 @@ def without_collector():
 
 def run(config: dict[str, Any], settings: AllocatorSettings | None = None) -> World:
     w = World(Allocator(settings), sm=config.get("sm", 80))
-    (infer if config.get("mode") == "inference" else train)(w, config)
+    execute(w, config)
     w.close()
     return w
+
+
+def execute(w: World, config: dict[str, Any]) -> None:
+    (infer if config.get("mode") == "inference" else train)(w, config)
 
 
 FAMILY_ROWS = [row for row in ROWS if row["config"].get("model_type") in families.FAMILIES]
@@ -158,6 +162,14 @@ def test_peak_of_a_step(row: dict[str, Any]):
     assert w.ledger.peak_bytes == pytest.approx(row["peak_allocated"], rel=0.005)
     assert w.ledger.peak_phase is PHASES[row["peak_phase"]]
     assert not w.ledger.live, "storages outlived the program"
+
+
+@pytest.mark.parametrize("row", FAMILY_ROWS, ids=lambda row: row["config"]["id"])
+def test_requested_bytes_are_exact(row: dict[str, Any]):
+    """Without rounding, what is alive at the peak is the same list of tensors, but for scalars."""
+    w = World(SummingAllocator(), sm=row["config"].get("sm", 80))
+    execute(w, row["config"])
+    assert abs(w.ledger.peak_bytes - row["peak_requested"]) <= 64
 
 
 def test_reserved_peaks_are_close():
@@ -172,6 +184,54 @@ def test_reserved_peaks_are_close():
 def test_parameters_are_exact(row: dict[str, Any]):
     model = build(World(), row["config"])
     assert sum(parameter.numel for _, parameter in model.walk_parameters()) == row["params"]
+
+
+def test_expandable_segments_waste_less():
+    row = next(row for row in ROWS if row["config"]["id"] == "gpt2-shape-04")
+    w = run(row["config"], AllocatorSettings(expandable_segments=True))
+    assert w.ledger.peak_bytes == pytest.approx(row["peak_allocated_expandable"], rel=0.001)
+    assert w.ledger.allocator.peak_reserved == pytest.approx(row["peak_reserved_expandable"], rel=0.02)
+
+
+MEASURED = [json.loads(line) for line in (DATA.parent / "measured_t4.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [row for row in MEASURED if "seq_len" in row["config"]],
+    ids=lambda row: f"{row['model']}-{row['config']['batch_size']}",
+)
+def test_measured_on_a_t4(row: dict[str, Any]):
+    w = World(Allocator(), sm=75)
+    step_as_measured(w, row)
+    w.close()
+    assert w.ledger.peak_bytes == pytest.approx(row["measured_allocated"], rel=0.009)
+    assert not w.ledger.live
+
+
+def step_as_measured(w: World, row: dict[str, Any]) -> None:
+    lm = row["model"] == "gpt2"
+    config = families.config_of(row["model"])
+    model = families.build(w, "AutoModelForCausalLM" if lm else "AutoModel", config).to(w, "cuda")
+    assert sum(parameter.numel for _, parameter in model.walk_parameters()) == row["params_measured"]
+    shape = (row["config"]["batch_size"], row["config"]["seq_len"])
+    ids = w.new(shape, DTYPES["int64"], "randint", kind=StorageKind.INPUT)
+    adam = make(w, "torch.optim.AdamW", model.list_parameters(w), lr=1e-5)
+    for step in range(2):
+        if step == 1:
+            w.ledger.watch()
+        adam.zero_grad(w)
+        autocast = Autocast("cuda", DTYPES["bfloat16"])
+        autocast.enter(w)
+        out: Any = call(w, model, (), {"input_ids": ids, "labels": ids} if lm else {"input_ids": ids})
+        loss: Any = out.lookup("loss")
+        if not lm:
+            squares = METHODS["pow"].call(w, METHODS["float"].call(w, out.lookup("last_hidden_state")), 2)
+            loss = METHODS["mean"].call(w, squares)
+            del squares
+        autocast.leave(w)
+        METHODS["backward"].call(w, loss)
+        adam.step(w)
 
 
 def test_gpt2_has_the_names_of_the_published_checkpoint():

@@ -216,9 +216,10 @@ def attend(
 ) -> Any:
     """`attention_interface`: tensors (batch, heads, length, size) in, (batch, length, heads, size) out.
 
+    Returns (output, probabilities or None): callers hold the probabilities as long as transformers' do.
     groups: query heads a key head. style, of eager attention: "bert" leaves the probabilities as softmax
-    gives them, "gpt2" casts them to the type of the values and does not copy the result, "llama" takes softmax
-    in fp32 and casts back.
+    gives them, "gpt2" casts them to the type of the values and does not copy the result, "llama" takes
+    softmax in fp32 and casts back.
     """
     if implementation == "eager":
         if groups > 1:
@@ -240,7 +241,7 @@ def attend(
         weights = functional(w, "dropout", weights, dropout, dropout > 0)
         output = torch_function(w, "torch.matmul", weights, value)
         output = method(w, "transpose", output, 1, 2)
-        return output if style == "gpt2" else method(w, "contiguous", output)
+        return (output if style == "gpt2" else method(w, "contiguous", output)), weights
     if implementation not in ("sdpa", "flash_attention_2", "flash_attention_3"):
         raise Unsupported(f"attn_implementation={implementation!r}", "this attention is not modelled")
     use_gqa = groups > 1 and mask is None
@@ -260,7 +261,7 @@ def attend(
         scale=scaling,
         **options,
     )
-    return method(w, "contiguous", method(w, "transpose", output, 1, 2))
+    return method(w, "contiguous", method(w, "transpose", output, 1, 2)), None
 
 
 def repeat_kv(w: World, states: Tensor, groups: int) -> Any:

@@ -150,10 +150,10 @@ class SelfAttention(Module):
         )
         dropout = self.child("dropout").number("p") if self.training else 0.0
         implementation = self.config.text("_attn_implementation")
-        output = attend(
+        output, weights = attend(
             w, implementation, query, key, value, mask, dropout, self.size**-0.5, causal=False, style="bert"
         )
-        return merge_heads(w, output)
+        return merge_heads(w, output), weights
 
 
 class Attention(Module):
@@ -166,7 +166,9 @@ class Attention(Module):
         self.children.update({"self": own, "output": output})
 
     def forward(self, w: World, hidden_states: Any, mask: Tensor | None) -> Any:
-        return self.run(w, "output", self.run(w, "self", hidden_states, mask), hidden_states)
+        attended, weights = self.run(w, "self", hidden_states, mask)
+        attended = self.run(w, "output", attended, hidden_states)
+        return attended, weights
 
 
 class Intermediate(Module):
@@ -192,8 +194,9 @@ class BertLayer(Block):
         self.children.update(attention=attention, intermediate=intermediate, output=output)
 
     def forward(self, w: World, hidden_states: Any, mask: Tensor | None) -> Any:
-        attended = self.run(w, "attention", hidden_states, mask)
-        return self.run(w, "output", self.run(w, "intermediate", attended), attended)
+        attended, _ = self.run(w, "attention", hidden_states, mask)
+        intermediate = self.run(w, "intermediate", attended)
+        return self.run(w, "output", intermediate, attended)
 
 
 class Embeddings(Module):
@@ -439,7 +442,8 @@ class DistilBertAttention(SelfAttention):
         self.children["out_lin"] = linear(w, config.integer("dim"), config.integer("dim"))
 
     def forward(self, w: World, hidden_states: Tensor, mask: Tensor | None) -> Any:
-        return self.run(w, "out_lin", super().forward(w, hidden_states, mask))
+        output, weights = super().forward(w, hidden_states, mask)
+        return self.run(w, "out_lin", output), weights
 
 
 class DistilBertFeedForward(Module):
@@ -471,7 +475,7 @@ class DistilBertBlock(Block):
         self.children["output_layer_norm"] = layer_norm(w, config.integer("dim"), 1e-12)
 
     def forward(self, w: World, hidden_states: Any, mask: Tensor | None) -> Any:
-        attended = self.run(w, "attention", hidden_states, mask)
+        attended, _ = self.run(w, "attention", hidden_states, mask)
         attended = self.run(w, "sa_layer_norm", add(w, attended, hidden_states))
         fed = self.run(w, "ffn", attended)
         return self.run(w, "output_layer_norm", add(w, fed, attended))

@@ -114,7 +114,7 @@ class GPT2Attention(Module):
             key, value = cache.update(w, key, value, self.layer)
         dropout = self.child("attn_dropout").number("p") if self.training else 0.0
         implementation = self.config.text("_attn_implementation")
-        output = attend(
+        output, weights = attend(
             w,
             implementation,
             query,
@@ -127,7 +127,8 @@ class GPT2Attention(Module):
             style="gpt2",
         )
         output = self.run(w, "c_proj", merge_heads(w, output))
-        return self.run(w, "resid_dropout", output)
+        output = self.run(w, "resid_dropout", output)
+        return output, weights
 
 
 class GPT2MLP(Module):
@@ -164,7 +165,7 @@ class GPT2Block(Block):
     def forward(self, w: World, hidden_states: Any, cache: DynamicCache | None, mask: Tensor | None) -> Any:
         residual = hidden_states
         hidden_states = self.run(w, "ln_1", hidden_states)
-        attended = self.run(w, "attn", hidden_states, cache, mask)
+        attended, _ = self.run(w, "attn", hidden_states, cache, mask)
         hidden_states = torch_function(w, "torch.add", attended, residual)
         residual = hidden_states
         hidden_states = self.run(w, "ln_2", hidden_states)

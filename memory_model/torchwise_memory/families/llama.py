@@ -139,7 +139,7 @@ class Attention(Module):
             key, value = cache.update(w, key, value, self.layer)
         dropout = self.config.number("attention_dropout") if self.training else 0.0
         implementation = self.config.text("_attn_implementation")
-        output = attend(
+        output, weights = attend(
             w,
             implementation,
             query,
@@ -153,7 +153,7 @@ class Attention(Module):
             style="llama",
         )
         output = merge_heads(w, output)
-        return self.run(w, "o_proj", output)
+        return self.run(w, "o_proj", output), weights
 
     def _heads(self, w: World, name: str, hidden_states: Tensor) -> Any:
         if f"{name}_norm" not in self.children:
@@ -203,11 +203,18 @@ class DecoderLayer(Block):
             self.children[name] = rms_norm(w, config.integer("hidden_size"), config)
 
     def forward(
-        self, w: World, hidden_states: Any, mask: Tensor | None, cache: DynamicCache | None, positions: Any
+        self,
+        w: World,
+        hidden_states: Any,
+        mask: Tensor | None,
+        cache: DynamicCache | None,
+        positions: Any,
+        position_ids: Tensor | None = None,
     ) -> Any:
+        """`position_ids` goes unused, yet a checkpointed layer keeps it with its arguments."""
         residual = hidden_states
         hidden_states = self.run(w, "input_layernorm", hidden_states)
-        hidden_states = self.run(w, "self_attn", hidden_states, mask, cache, positions)
+        hidden_states, _ = self.run(w, "self_attn", hidden_states, mask, cache, positions)
         hidden_states = add(w, residual, hidden_states)
         residual = hidden_states
         hidden_states = self.run(w, "post_attention_layernorm", hidden_states)
@@ -261,7 +268,8 @@ class LlamaModel(PreTrainedModel):
         hidden_states: Any = inputs_embeds
         positions = self.run(w, "rotary_emb", hidden_states, position_ids)
         for layer in members(self.child("layers")):
-            hidden_states = run_block(w, layer, hidden_states, mask=mask, cache=cache, positions=positions)
+            options = {"mask": mask, "cache": cache, "positions": positions, "position_ids": position_ids}
+            hidden_states = run_block(w, layer, hidden_states, **options)
         hidden_states = self.run(w, "norm", hidden_states)
         return ModelOutput(last_hidden_state=hidden_states, past_key_values=cache)
 

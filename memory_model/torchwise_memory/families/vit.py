@@ -100,11 +100,11 @@ class Attention(Module):
         )
         dropout = self.config.number("attention_probs_dropout_prob") if self.training else 0.0
         implementation = self.config.text("_attn_implementation")
-        output = attend(
+        output, weights = attend(
             w, implementation, query, key, value, None, dropout, self.size**-0.5, causal=False, style="llama"
         )
         output = merge_heads(w, output)
-        return self.run(w, "o_proj", output)
+        return self.run(w, "o_proj", output), weights
 
 
 class MLP(Module):
@@ -138,7 +138,7 @@ class Layer(Block):
     def forward(self, w: World, hidden_states: Any) -> Any:
         residual = hidden_states
         hidden_states = self.run(w, "layernorm_before", hidden_states)
-        hidden_states = self.run(w, "attention", hidden_states)
+        hidden_states, _ = self.run(w, "attention", hidden_states)
         hidden_states = self.run(w, "dropout", hidden_states)
         hidden_states = add(w, hidden_states, residual)
         residual = hidden_states

@@ -28,6 +28,10 @@ class BitsAndBytes(_AnyOptions):
     bits: ClassVar[int] = 8
     paged: ClassVar[bool] = False
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.quantisation_maps: list[Tensor] = []
+
     def new_state(self, w: World, group: Group, parameter: Tensor) -> State:
         state: State = {}
         if self.paged or group.get("is_paged"):
@@ -42,6 +46,8 @@ class BitsAndBytes(_AnyOptions):
             state[f"state{index}"] = state_like(w, parameter, uint8)
             blocks = -(-parameter.numel // 256)
             state[f"absmax{index}"] = state_of(w, (blocks,), float32, parameter)
+            if len(self.quantisation_maps) < index:
+                self.quantisation_maps.append(state_of(w, (256,), float32, parameter))
         return state
 
 
