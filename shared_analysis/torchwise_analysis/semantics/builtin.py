@@ -168,7 +168,7 @@ def sum_(m: Machine, call: Call) -> va.Value:
         value = iteration.element(m, value, call.node)
     found = m.tensors(value)
     if not found:
-        return va.Unknown(None, taint=m.taint(value))
+        return va.unknown(None, taint=m.taint(value))
     return tensors.combine(m, found, call.node)
 
 
@@ -183,7 +183,7 @@ def extreme(m: Machine, call: Call) -> va.Value:
     found = m.all_tensors(values)
     if found:
         return tensors.combine(m, found, call.node)
-    return va.Unknown(None, taint=m.taint(*values))
+    return va.unknown(None, taint=m.taint(*values))
 
 
 @function("builtins.len")
@@ -197,7 +197,7 @@ def len_(m: Machine, call: Call) -> va.Value:
         return va.Const(None, len(value.value))
     name = value.symbol or value.name if isinstance(value, (va.Obj,)) else value.symbol if isinstance(value, va.Unknown) else None
     varies = isinstance(value, va.Obj) and value.kind is va.Kind.LIST
-    return va.Unknown(f"len({name})" if name else None, varies=varies, taint=m.taint(value))
+    return va.unknown(f"len({name})" if name else None, varies=varies, taint=m.taint(value))
 
 
 @function("builtins.float", "builtins.int", "builtins.bool", "builtins.str", "builtins.repr", "builtins.round", "builtins.format", "builtins.complex")
@@ -205,7 +205,7 @@ def convert(m: Machine, call: Call) -> va.Value:
     value = first_known(call.first()) if call.first() is not None else None
     if isinstance(value, va.Tensor):
         tensors.host_read(m, value, call.node, f"{call.last}()")
-        return va.Unknown(None, taint=value.taint)
+        return va.unknown(None, taint=value.taint)
     if isinstance(value, va.Const):
         try:
             maker = {"float": float, "int": int, "bool": bool, "str": str}.get(call.last)
@@ -218,13 +218,13 @@ def convert(m: Machine, call: Call) -> va.Value:
         return value
     if isinstance(value, va.Obj) and value.symbol:
         return va.Unknown(value.symbol, taint=m.taint(value))
-    return va.Unknown(None, taint=m.taint(value))
+    return va.unknown(None, taint=m.taint(value))
 
 
 @function("builtins.abs")
 def abs_(m: Machine, call: Call) -> va.Value:
     value = first_known(call.first() or va.UNKNOWN)
-    return replace(value, activation=None) if isinstance(value, va.Tensor) else va.Unknown(None, taint=m.taint(value))
+    return replace(value, activation=None) if isinstance(value, va.Tensor) else va.unknown(None, taint=m.taint(value))
 
 
 @function("builtins.print", "logging.info", "logging.debug", "logging.warning")
@@ -376,7 +376,7 @@ def deepcopy(m: Machine, call: Call) -> va.Value:
             va.Kind.MODULE, call.node, value.type_name, cls=value.cls, name=value.name, over=value.over,
             traits=value.traits | {"copy"}, arguments=value.arguments,
         )
-        m.state.set(("mode", copy.id), m.mode(value))
+        m.put_mode(copy.id, m.mode(value))
         m.state.set(("c", copy.id), m.items(value))
         names = cast("tuple[str, ...]", m.state.get(("names", value.id), ()))
         m.state.set(("names", copy.id), names)
@@ -434,7 +434,7 @@ def reduce(m: Machine, call: Call) -> va.Value:
 def environment(m: Machine, call: Call) -> va.Value:
     name = text_of(call.get("key", 0)) or ""
     ranked = "RANK" in name or name in ("WORLD_SIZE", "SLURM_PROCID", "SLURM_NTASKS")
-    return va.Unknown(f"environ[{name}]", taint=frozenset(["rank"]) if ranked else frozenset())
+    return va.unknown(f"environ[{name}]", taint=frozenset(["rank"]) if ranked else frozenset())
 
 
 # --------------------------------------------------------------------------- containers
@@ -520,7 +520,7 @@ def items(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
     pairs = [m.sequence((va.Const(None, k), v), None, va.Kind.TUPLE) for k, v in m.entries(obj).items()]
     rest = m.items(obj)
     if rest or not pairs:
-        pairs.append(m.sequence((va.Unknown(None), iteration.element(m, replace(obj, kind=va.Kind.LIST), call.node)), None, va.Kind.TUPLE))
+        pairs.append(m.sequence((va.unknown(None), iteration.element(m, replace(obj, kind=va.Kind.LIST), call.node)), None, va.Kind.TUPLE))
     out = m.sequence(pairs[-12:], None)
     if rest or not m.entries(obj):
         m.state.set(("open", out.id), True)
@@ -564,7 +564,7 @@ def dict_get(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
             m.state.set(("c", obj.id), (*known, value)[-12:])
         return value
     if "unseen" in obj.traits:
-        return va.Unknown(f"{obj.symbol}[{key.value!r}]") if isinstance(key, va.Const) else va.UNKNOWN
+        return va.unknown(f"{obj.symbol}[{key.value!r}]") if isinstance(key, va.Const) else va.UNKNOWN
     if m.items(obj):
         return iteration.element(m, replace(obj, kind=va.Kind.LIST), call.node)
     return default if default is not None else va.NONE if not entries or isinstance(key, va.Const) else va.UNKNOWN

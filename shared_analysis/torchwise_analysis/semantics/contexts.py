@@ -81,7 +81,7 @@ def neutral(m: Machine, call: Call) -> va.Value:
     m.emit(ev.ApiCall, call.node, name=call.name, arguments=call.arguments)
     if call.name == "torch.device":
         device = first_known(call.first() or va.UNKNOWN)
-        return va.Const(None, device.value) if isinstance(device, va.Const) else va.Unknown("device")
+        return va.Const(None, device.value) if isinstance(device, va.Const) else va.unknown("device")
     return va.Context(None, "exit", name=call.last)
 
 

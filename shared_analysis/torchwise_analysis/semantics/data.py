@@ -134,7 +134,7 @@ def dataset(m: Machine, call: Call) -> va.Value:
 @function("torch.utils.data.get_worker_info")
 def worker_info(m: Machine, call: Call) -> va.Value:
     m.emit(ev.ApiCall, call.node, name=call.name, arguments=call.arguments)
-    return va.Unknown("get_worker_info", taint=frozenset(["rank", "worker"]))
+    return va.unknown("get_worker_info", taint=frozenset(["rank", "worker"]))
 
 
 def library_dataset(m: Machine, call: Call) -> va.Value:
@@ -191,6 +191,6 @@ def loader_attribute(m: Machine, obj: va.Obj, name: str) -> va.Value | None:
             return given
         child = m.child(obj, name)
         if isinstance(child, va.Obj):
-            m.parents.setdefault(child.id, obj.id)
+            m.adopt(child, obj)
         return child
     return None

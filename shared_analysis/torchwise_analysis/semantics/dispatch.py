@@ -136,7 +136,7 @@ class Library:
         if last == "from_pretrained" or name.startswith(_WHOLE_MODELS):
             m.emit(ev.ApiCall, node, name=name, arguments=arguments)
             if any(w in name for w in ("Tokenizer", "Processor", "FeatureExtractor", "Config", "Scheduler", "transforms")):
-                return va.Unknown(None)
+                return va.unknown(None)
             return modules.pretrained(m, call)
         if last.startswith("get_") and "schedule" in last or last.endswith("LRScheduler"):
             return optimizers.build_scheduler(m, call)
@@ -172,7 +172,7 @@ class Library:
         m.counts.unknown_calls += 1
         for value in arguments:
             m.escape(value, node, name)
-        return va.Unknown(None, taint=m.taint(receiver, *arguments))
+        return va.unknown(None, taint=m.taint(receiver, *arguments))
 
     # ------------------------------------------------------------------ calling objects
 
@@ -191,7 +191,7 @@ class Library:
             return _unknown_call(m, obj, call)
         for value in arguments:
             m.escape(value, node, obj.name)
-        return va.Unknown(None, taint=m.taint(*arguments))
+        return va.unknown(None, taint=m.taint(*arguments))
 
     # ------------------------------------------------------------------ classes, decorators, contexts
 
@@ -210,7 +210,7 @@ class Library:
             traits.add("sharding")
         obj = m.make(kind, node, "", cls=cls, name="", traits=frozenset(traits))
         if kind is va.Kind.MODULE:
-            m.state.set(("mode", obj.id), frozenset([va.Mode("new" if node is not None else "unknown")]))
+            m.put_mode(obj.id, frozenset([va.Mode("new" if node is not None else "unknown")]))
             if node is not None:
                 m.emit(ev.ModuleBuilt, node, module=obj, cached=any(g.kind == "none" for g in m.guards))
         elif kind is va.Kind.OPTIMIZER:
@@ -274,7 +274,7 @@ def _torch(m: Machine, call: Call) -> va.Value:
         return _distribution(m, call)
     if last == "functional_call" and call.arguments.positional:
         target = first_known(call.arguments.positional[0])
-        rest = va.Arguments(call.arguments.positional[2:] or (va.UNKNOWN,))
+        rest = va.Arguments(call.arguments.positional[1:] or (va.UNKNOWN,))
         if isinstance(target, va.Obj):
             return modules.forward(m, target, Call(last, rest, call.node), "functional")
     if last in _NO_TENSORS or name.startswith(("torch.backends.", "torch.cuda.", "torch.random.", "torch.profiler.", "torch.multiprocessing.", "torch.mps.", "torch.utils.tensorboard", "torch.distributed.", "torch._dynamo.", "torch.serialization.", "torch.onnx.", "torch.nn.init.", "torch.set_")):
@@ -282,12 +282,12 @@ def _torch(m: Machine, call: Call) -> va.Value:
         taint = frozenset(["rank"]) if "rank" in last else frozenset[str]()
         if last[:1].isupper() and "tensorboard" in name:
             return m.make(va.Kind.OPAQUE, call.node, name, traits=frozenset(["logger"]))
-        return va.Unknown(None, taint=taint)
+        return va.unknown(None, taint=taint)
     if name.startswith("torch.hub."):
         m.emit(ev.ApiCall, call.node, name=name, arguments=call.arguments)
         return modules.pretrained(m, call)
     if last == "Generator":
-        return va.Unknown(None)
+        return va.unknown(None)
     if last in ("Variable",):
         m.emit(ev.ApiCall, call.node, name=name, arguments=call.arguments)
         return call.first() or va.UNKNOWN
@@ -334,10 +334,10 @@ def _builtin(m: Machine, call: Call) -> va.Value:
         for tensor in m.all_tensors(call.arguments):
             if call.last in ("any", "all"):
                 tensors.host_read(m, tensor, call.node, call.last, cut=False)
-        return va.Unknown(None, taint=m.taint(*call.arguments))
+        return va.unknown(None, taint=m.taint(*call.arguments))
     if call.last.endswith(("Error", "Exception", "Warning")):
         return va.UNKNOWN
-    return va.Unknown(None, taint=m.taint(*call.arguments))
+    return va.unknown(None, taint=m.taint(*call.arguments))
 
 
 # --------------------------------------------------------------------------- third parties
@@ -359,7 +359,7 @@ def _third_party(m: Machine, call: Call, root: str) -> va.Value:
             return m.make(va.Kind.OPAQUE, call.node, call.name, traits=frozenset(["logger"]))
         if last[:1].isupper():
             return m.make(va.Kind.OPAQUE, call.node, call.name, traits=m.taint(*values) & frozenset(["rank", "random"]))
-        return va.Unknown(None, taint=m.taint(*values) | _library_taint(call.name))
+        return va.unknown(None, taint=m.taint(*values) | _library_taint(call.name))
     if root in ("einops",):
         out = tensors.combine(m, found, call.node) if found else va.Tensor(None)
         return replace(out, activation=None if last in ("reduce", "einsum") else out.activation)
@@ -373,7 +373,7 @@ def _third_party(m: Machine, call: Call, root: str) -> va.Value:
         return _third_party_object(m, call)
     if found:
         return replace(tensors.combine(m, found, call.node), activation=None)
-    return va.Unknown(None, taint=m.taint(*values))
+    return va.unknown(None, taint=m.taint(*values))
 
 
 def _third_party_object(m: Machine, call: Call) -> va.Value:
@@ -463,7 +463,7 @@ def _any_method(m: Machine, obj: va.Obj, call: Call) -> va.Value:
         return m.attach(m.forward[1] if m.forward else None, call.arguments, node)
     if name.startswith(modules.UPDATING) and obj.kind in (va.Kind.OPAQUE, va.Kind.TRAINER):
         m.raise_version(obj)
-    return va.Unknown(None, taint=m.taint(obj, *call.arguments))
+    return va.unknown(None, taint=m.taint(obj, *call.arguments))
 
 
 def _on_data(m: Machine, obj: va.Obj) -> bool:
@@ -490,9 +490,9 @@ def _data_method(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
         return tensors.split_data(m, obj, call.node)
     if name in ("size", "dim", "numel", "item", "tolist", "get_world_size", "nelement"):
         ranked = frozenset(["rank"]) if name == "get_world_size" else frozenset[str]()
-        return va.Unknown(f"{obj.symbol}.{name}()" if obj.symbol else None, taint=ranked, varies=_on_data(m, obj))
+        return va.unknown(f"{obj.symbol}.{name}()" if obj.symbol else None, taint=ranked, varies=_on_data(m, obj))
     if name == "items":
-        pair = m.sequence((va.Unknown(None), m.child(obj, "[]")), None, va.Kind.TUPLE)
+        pair = m.sequence((va.unknown(None), m.child(obj, "[]")), None, va.Kind.TUPLE)
         out = m.sequence((pair,), None)
         m.state.set(("open", out.id), True)
         return out
@@ -502,7 +502,7 @@ def _data_method(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
         return out
     if name in ("get",) and "options" in obj.traits:
         key = first_known(call.first() or va.UNKNOWN)
-        return va.Unknown(f"{obj.symbol}[{key.value!r}]" if isinstance(key, va.Const) else None)
+        return va.unknown(f"{obj.symbol}[{key.value!r}]" if isinstance(key, va.Const) else None)
     if name == "parse_args" or name == "parse_known_args":
         options = m.make(va.Kind.OPAQUE, None, "argparse.Namespace", name="args", symbol="args", traits=frozenset(["options"]))
         return options if name == "parse_args" else m.sequence((options, va.UNKNOWN), call.node, va.Kind.TUPLE)
@@ -528,12 +528,12 @@ def _unknown_call(m: Machine, obj: va.Obj, call: Call) -> va.Value:
         for value in values:
             m.escape(value, call.node, obj.name or "an unknown callable")
     if holders:
-        return va.Unknown(None, taint=frozenset(["call"]))
+        return va.unknown(None, taint=frozenset(["call"]))
     if "metric" in obj.traits:
         return va.UNKNOWN
     if found or obj.id not in m.parents:
         return _believed_forward(m, obj, call)
-    return va.Unknown(None, taint=m.taint(*values))
+    return va.unknown(None, taint=m.taint(*values))
 
 
 def _unknown_backward(m: Machine, receiver: va.Value, call: Call) -> va.Value:
@@ -567,7 +567,7 @@ def _parameters_attribute(value: va.Parameters, name: str) -> va.Value:
     if name == "data":
         return value
     if name in ("requires_grad", "shape", "dtype", "device", "ndim", "is_leaf"):
-        return va.Unknown(None, taint=frozenset([name]), varies=True)
+        return va.unknown(None, taint=frozenset([name]), varies=True)
     return va.Method(value.evidence, value, name)
 
 
@@ -654,7 +654,7 @@ def _constant_method(m: Machine, value: va.Const, call: Call) -> va.Value:
             return va.Const(None, getattr(value.value, call.name)(texts[0]))
         if call.name in ("lower", "upper", "strip") and not call.arguments.positional:
             return va.Const(None, getattr(value.value, call.name)())
-    return va.Unknown(None, taint=m.taint(*call.arguments))
+    return va.unknown(None, taint=m.taint(*call.arguments))
 
 
 def _param_groups(m: Machine, optimizer: va.Obj) -> va.Value:

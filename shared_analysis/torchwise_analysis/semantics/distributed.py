@@ -31,7 +31,7 @@ def wrap(m: Machine, inner: va.Value, how: str, call: Call) -> va.Value:
     outer = m.make(
         va.Kind.MODULE, call.node, call.name, over=(known,), traits=frozenset(["wrapper", how]), arguments=call.arguments
     )
-    m.state.set(("mode", outer.id), m.mode(known))
+    m.put_mode(outer.id, m.mode(known))
     m.adopt(known, outer)
     if how != "compile":
         m.wrapped[known.id] = how
@@ -81,19 +81,19 @@ def shard_in_place(m: Machine, call: Call) -> va.Value:
 def init_process_group(m: Machine, call: Call) -> va.Value:
     m.emit(ev.ProcessGroup, call.node, how=call.name)
     m.emit(ev.ApiCall, call.node, name=call.name, arguments=call.arguments)
-    return va.Unknown(None, taint=frozenset(["rank"]))
+    return va.unknown(None, taint=frozenset(["rank"]))
 
 
 @function("torch.distributed.get_rank", "torch.distributed.get_world_size", "torch.distributed.get_node_local_rank",
           "horovod.torch.rank", "horovod.torch.size", "horovod.torch.local_rank", "ignite.distributed.get_rank",
           "ignite.distributed.get_world_size", "torch.distributed.get_global_rank")
 def rank(m: Machine, call: Call) -> va.Value:
-    return va.Unknown(call.last, taint=frozenset(["rank"]))
+    return va.unknown(call.last, taint=frozenset(["rank"]))
 
 
 @function("torch.distributed.is_initialized", "torch.distributed.is_available", "torch.distributed.is_torchelastic_launched")
 def is_initialized(m: Machine, call: Call) -> va.Value:
-    return va.Unknown(call.last)
+    return va.unknown(call.last)
 
 
 def collective(m: Machine, call: Call) -> va.Value:
@@ -124,6 +124,6 @@ def spawn(m: Machine, call: Call) -> va.Value:
     if isinstance(target, va.Function):
         args = first_known(call.get("args", 1) or va.UNKNOWN)
         given = m.items(args) if isinstance(args, va.Obj) else ()
-        first = va.Unknown("rank", taint=frozenset(["rank"]))
+        first = va.unknown("rank", taint=frozenset(["rank"]))
         return calls.call_function(m, target, va.Arguments((first, *given), (), not given), call.node)
     return va.NONE

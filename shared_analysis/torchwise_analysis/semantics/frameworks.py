@@ -280,7 +280,7 @@ def fabric_other(m: Machine, owner: va.Obj, call: Call) -> va.Value | None:
 def owner_other(m: Machine, owner: va.Obj, call: Call) -> va.Value | None:
     if call.name == "to_device" and call.arguments.positional:
         return call.arguments.positional[0]
-    return va.Unknown(f"{owner.name}.{call.name}()")
+    return va.unknown(f"{owner.name}.{call.name}()")
 
 
 def owner_attribute(m: Machine, owner: va.Obj, name: str) -> va.Value:
@@ -291,7 +291,7 @@ def owner_attribute(m: Machine, owner: va.Obj, name: str) -> va.Value:
         sync = m.scopes.sync
         if sync is not None and len(sync) == 1:
             return va.Const(None, True in sync, va.Counter())
-    return va.Unknown(symbol, taint=frozenset(["rank"]) if ranked else frozenset(), varies=name == "sync_gradients")
+    return va.unknown(symbol, taint=frozenset(["rank"]) if ranked else frozenset(), varies=name == "sync_gradients")
 
 
 # --------------------------------------------------------------------------- deepspeed
@@ -358,7 +358,7 @@ def engine_checkpoint(m: Machine, engine: va.Obj, call: Call) -> va.Value | None
 
 @method(va.Kind.ENGINE, "is_gradient_accumulation_boundary")
 def boundary(m: Machine, engine: va.Obj, call: Call) -> va.Value | None:
-    return va.Unknown("boundary", varies=True)
+    return va.unknown("boundary", varies=True)
 
 
 # --------------------------------------------------------------------------- trainers

@@ -107,7 +107,7 @@ def pretrained(m: Machine, call: Call) -> va.Value:
     """A model from a hub or a model zoo. [transformers: from_pretrained returns the model in eval mode.]"""
     obj = m.make(va.Kind.MODULE, call.node, call.name, arguments=call.arguments, traits=frozenset(["pretrained"]))
     mode = "pretrained" if call.last == "from_pretrained" else "new"
-    m.state.set(("mode", obj.id), frozenset([va.Mode(mode, m.place(call.node))]))
+    m.put_mode(obj.id, frozenset([va.Mode(mode, m.place(call.node))]))
     return obj
 
 
@@ -168,11 +168,10 @@ def parameter_free(m: Machine, obj: va.Obj) -> bool:
         return False
     if any(b.rpartition(".")[2] not in ("Module", "object") for b in obj.cls.library_bases):
         return False
-    for part, whole in m.parents.items():
-        if whole == obj.id:
-            known = m.objects.get(part)
-            if known is not None and (known.kind is not va.Kind.MODULE or not parameter_free(m, known)):
-                return False
+    for part in m.parts.get(obj.id, ()):
+        known = m.objects.get(part)
+        if known is not None and (known.kind is not va.Kind.MODULE or not parameter_free(m, known)):
+            return False
     return not any(
         isinstance(v, va.Obj) and v.kind in (va.Kind.OPAQUE, va.Kind.LIST, va.Kind.DICT, va.Kind.PARAMETER)
         for n in cast("tuple[str, ...]", m.state.get(("names", obj.id), ()))
@@ -236,7 +235,9 @@ def _run_own(m: Machine, obj: va.Obj, pass_: int, call: Call, top: bool) -> va.V
         return m.attach(pass_, values, call.node)
     key = (obj.id, m.recording(), m.mode(obj), len(call.arguments.positional), m.world)
     runs, last = m.forward_cache.get(key, (0, va.NONE))
-    if runs >= 2 and isinstance(last, va.Tensor) and m.forward is not None:
+    body = own.node.body if isinstance(own.node, nd.FunctionDef) else ()
+    enough = 2 if top or m.body_facts(body).keeps else 1
+    if runs >= enough and isinstance(last, va.Tensor):
         return m.attach(pass_, values, call.node, activation=last.activation, reduction=last.reduction, shape=last.shape)
     result = calls.call_function(m, replace(own, self=obj), call.arguments, call.node)
     m.forward_cache[key] = (runs + 1, result)
@@ -354,7 +355,7 @@ def parameters(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
     own = va.Parameters(obj.evidence, frozenset([obj.id]))
     if call.name.startswith("named"):
         one = replace(own, single=True)
-        pair = m.sequence((va.Unknown(None), one), None, va.Kind.TUPLE)
+        pair = m.sequence((va.unknown(None), one), None, va.Kind.TUPLE)
         out = m.sequence((pair,), call.node, traits=frozenset(["parameters"]))
         m.state.set(("open", out.id), True)
         return out
@@ -367,7 +368,7 @@ def modules(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
     assert isinstance(part, va.Obj)
     item: va.Value = part
     if call.name.startswith("named"):
-        item = m.sequence((va.Unknown(None), part), None, va.Kind.TUPLE)
+        item = m.sequence((va.unknown(None), part), None, va.Kind.TUPLE)
     return m.sequence((item,), call.node, traits=frozenset(["modules"]))
 
 
@@ -377,9 +378,7 @@ def modules(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
 @method(va.Kind.INSTANCE, "state_dict")
 def state_dict(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
     inner, _ = unwrap(m, obj)
-    if ("version", inner.id) not in m.state.facts:
-        m.state.set(("version", inner.id), 0)
-    version = cast("int", m.state.get(("version", inner.id)))
+    version = m.version_of(inner.id)
     link = m.link(call.node, "state_dict() returns references to the weights")
     return va.StateDict(link, inner, version, m.place(call.node))
 
@@ -431,7 +430,7 @@ def save(m: Machine, call: Call) -> va.Value:
 @function("torch.load", "pickle.load", "joblib.load", "safetensors.torch.load_file", "torch.hub.load_state_dict_from_url")
 def load(m: Machine, call: Call) -> va.Value:
     m.emit(ev.Loaded, call.node, how=call.name, arguments=call.arguments)
-    return va.Unknown(None, taint=frozenset(["loaded"]))
+    return va.unknown(None, taint=frozenset(["loaded"]))
 
 
 @method(va.Kind.MODULE, "register_forward_hook", "register_full_backward_hook", "register_forward_pre_hook")
@@ -483,9 +482,9 @@ def module_dict(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
         return None
     values = [*m.entries(obj).values(), *m.items(obj)] or [m.child(obj, "[]", va.Kind.MODULE)]
     if call.name == "items":
-        values = [m.sequence((va.Unknown(None), v), None, va.Kind.TUPLE) for v in values]
+        values = [m.sequence((va.unknown(None), v), None, va.Kind.TUPLE) for v in values]
     elif call.name == "keys":
-        values = [va.Unknown(None)]
+        values = [va.unknown(None)]
     return m.sequence(values, call.node, traits=frozenset(["modules"]))
 
 

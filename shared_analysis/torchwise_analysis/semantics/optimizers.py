@@ -31,7 +31,7 @@ def build(m: Machine, call: Call) -> va.Value:
     m.owns[obj.id] = roots
     parts = None
     if roots is not None:
-        parts = frozenset(o for o in m.objects if any(r in m.lineage(o) for r in roots))
+        parts = frozenset(o for r in roots for o in m.descendants(r))
     m.emit(ev.OptimizerBuilt, call.node, optimizer=obj, owns=roots, parts=parts, replaced=replaced, filtered=filtered)
     return obj
 

@@ -132,9 +132,9 @@ def rebind(m: Machine, node: nd.Node, value: va.Value) -> None:
 
 def attribute(m: Machine, value: va.Tensor, name: str, node: nd.Node) -> va.Value:
     if name in ("shape", "ndim", "is_cuda", "dtype", "layout", "names", "itemsize", "is_leaf", "requires_grad"):
-        return va.Unknown(None, taint=frozenset([name]))
+        return va.unknown(None, taint=frozenset([name]))
     if name == "device":
-        return va.Unknown(value.device or "device")
+        return va.unknown(value.device or "device")
     if name == "data":
         return cut(m, value, node, "data")
     if name == "grad":
@@ -154,7 +154,7 @@ def call_method(m: Machine, value: va.Tensor, call: Call) -> va.Value:
         return backward(m, value, call)
     if name in _TO_HOST and name != "numpy":
         host_read(m, value, node, name)
-        return va.Unknown(None, taint=value.taint)
+        return va.unknown(None, taint=value.taint)
     if name in ("cpu", "numpy"):
         m.emit(ev.HostSync, node, how=name, value=value)
         return cut(m, value, node, "numpy", device="cpu") if name == "numpy" else replace(value, device="cpu")
@@ -166,7 +166,7 @@ def call_method(m: Machine, value: va.Tensor, call: Call) -> va.Value:
     if name in _CUTTING:
         return replace(cut(m, value, node, name, activation=None, shape=None), taint=value.taint | {"integer"})
     if name in _FACTS:
-        return va.Unknown(None)
+        return va.unknown(None)
     if name in ("to", "cuda", "type", "half", "float", "double", "bfloat16"):
         return _moved(m, value, call)
     if name in ("mean", "sum", "logsumexp", "norm", "prod", "nanmean", "nansum", "std", "var", "amax", "amin"):

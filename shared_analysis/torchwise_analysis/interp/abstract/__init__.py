@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable
 
@@ -43,6 +44,9 @@ def run(
     if sys.getrecursionlimit() < _RECURSION_LIMIT:
         sys.setrecursionlimit(_RECURSION_LIMIT)
     machine: Machine | None = None
+    # the run makes many small objects that live until its end: looking for cycles among them is waste
+    collecting = gc.isenabled()
+    gc.disable()
     try:
         relevance = Relevance(module, project, limits.files)
         machine = Machine(module.path, project, limits, stop, EXPRESSIONS, STATEMENTS, relevance, LIBRARY)
@@ -53,6 +57,9 @@ def run(
         if machine is None:
             return _empty(module.path, f"{type(error).__name__}: {error}")
         machine.counts.failed.append(f"{type(error).__name__}: {error}")
+    finally:
+        if collecting:
+            gc.enable()
     return _trace(machine)
 
 

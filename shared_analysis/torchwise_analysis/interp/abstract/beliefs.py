@@ -27,7 +27,7 @@ def by_use(uses: frozenset[str]) -> Kind | None:
         return Kind.SCHEDULER
     if uses & {"parameters", "state_dict", "named_parameters", "modules", "load_state_dict", "named_modules"}:
         return Kind.MODULE
-    if {"train", "eval"} <= uses or "zero_grad" in uses or "requires_grad_" in uses and "forward" in uses:
+    if {"train", "eval"} <= uses:
         return Kind.MODULE
     if "set_epoch" in uses:
         return Kind.SAMPLER
@@ -90,4 +90,6 @@ def guess(name: str, uses: frozenset[str]) -> tuple[Kind, Origin]:
     kind = by_name(name)
     if kind is not None:
         return kind, Origin.NAMED
+    if "zero_grad" in uses:
+        return Kind.MODULE, Origin.USED
     return Kind.OPAQUE, Origin.UNSEEN

@@ -68,7 +68,7 @@ def _spread(m: Machine, value: va.Value) -> va.Value:
         return m.child(value, "[]")
     if isinstance(value, va.Tensor):
         return value
-    return va.Unknown(None, taint=m.taint(value))
+    return va.unknown(None, taint=m.taint(value))
 
 
 # --------------------------------------------------------------------------- what is called
@@ -93,7 +93,7 @@ def call_value(m: Machine, callee: va.Value, arguments: va.Arguments, node: nd.N
     m.counts.unknown_calls += 1
     for value in arguments:
         m.escape(value, node, "an unknown callable")
-    return va.Unknown(None, taint=m.taint(*arguments))
+    return va.unknown(None, taint=m.taint(*arguments))
 
 
 def _call_union(m: Machine, callee: va.Union, arguments: va.Arguments, node: nd.Node) -> va.Value:
@@ -231,7 +231,7 @@ def get_attribute(m: Machine, value: va.Value, name: str, node: nd.Node) -> va.V
         member = find_member(m, value, name)
         if member is not None:
             return member
-        return va.Const(None, value.name) if name == "__name__" else va.Unknown(f"{value.name}.{name}")
+        return va.Const(None, value.name) if name == "__name__" else va.unknown(f"{value.name}.{name}")
     if isinstance(value, va.Super):
         cls = value.self.cls if isinstance(value.self, va.Obj) and value.self.cls else value.owner
         member = find_member(m, cls, name, after=value.owner)
@@ -241,7 +241,7 @@ def get_attribute(m: Machine, value: va.Value, name: str, node: nd.Node) -> va.V
         return found
     if isinstance(value, va.Unknown):
         symbol = f"{value.symbol}.{name}" if value.symbol and len(value.symbol) < 200 else None
-        return va.Unknown(symbol, taint=value.taint, varies=value.varies)
+        return va.unknown(symbol, taint=value.taint, varies=value.varies)
     if isinstance(value, va.Function) and name in ("__name__", "__qualname__", "__doc__"):
         return va.Const(None, value.name)
     return va.Method(None, value, name)
@@ -261,10 +261,10 @@ def _object_attribute(m: Machine, obj: va.Obj, name: str, node: nd.Node) -> va.V
     if found is not None:
         return found
     if "options" in obj.traits:
-        return va.Unknown(f"{obj.symbol}.{name}")
+        return va.unknown(f"{obj.symbol}.{name}")
     if obj.kind in (va.Kind.MODULE, va.Kind.OPAQUE, va.Kind.INSTANCE, va.Kind.TRAINER, va.Kind.ENGINE):
         return m.child(obj, name)
-    return va.Unknown(f"{obj.symbol}.{name}") if obj.symbol else va.Method(None, obj, name)
+    return va.unknown(f"{obj.symbol}.{name}") if obj.symbol else va.Method(None, obj, name)
 
 
 # --------------------------------------------------------------------------- functions
@@ -313,7 +313,7 @@ def call_function(
         m.counts.skipped += 1
         if m.all_tensors(arguments):
             return m.attach(None, arguments, None)
-        return va.Unknown(None, taint=m.taint(*arguments))
+        return va.unknown(None, taint=m.taint(*arguments))
     scopes = m.scopes
     for context in function.wraps:
         scopes = entered(m, scopes, context)
@@ -395,7 +395,11 @@ def _run_function(
 def run_worlds(m: Machine, frame: Frame, body: Callable[[], None]) -> list[tuple[va.Value, Facts]]:
     """Run a body once for each setting of the flags that it tests more than once; all its exits."""
     frame.mark = m.state.mark()
-    frame.budget = m.limits.worlds - 1
+    # the runs of nested functions multiply: their product is bounded
+    running = 1
+    for outer_frame in m.frames[:-1]:
+        running *= max(1, outer_frame.worlds)
+    frame.budget = m.limits.worlds // running - 1
     outer, guards = m.world, m.guards
     pending: list[tuple[tuple[str, bool], ...]] = [()]
     exits: list[tuple[va.Value, Facts]] = []
@@ -404,6 +408,7 @@ def run_worlds(m: Machine, frame: Frame, body: Callable[[], None]) -> list[tuple
         frame.exits, frame.unfinished, frame.decided = [], None, []
         m.world = (*outer, *fixed) if fixed else outer
         m.guards = guards
+        frame.worlds = 2 ** len(fixed) if fixed else 1
         body()
         if m.alive:
             frame.exits.append((va.NONE, m.state.changes(frame.mark)))
@@ -468,7 +473,7 @@ def _bind_parameters(
             elif default is not None and not arguments.open:
                 value = default
             elif default is not None:
-                value = join_values(default, va.Unknown(param.name))
+                value = join_values(default, va.unknown(param.name))
             else:
                 value = unknowns.argument(m, param, frame.facts)
         state.set(("v", fid, param.name), value)

@@ -132,6 +132,7 @@ def _decide(m: Machine, value: va.Value, node: nd.Expr) -> bool | None:
     if text is None or text not in frame.facts.repeated or frame.budget <= 0 or len(m.world) >= 3:
         return None
     frame.budget -= 1
+    frame.worlds *= 2
     frame.decided.append(symbol)
     m.world = (*m.world, (symbol, True))
     return not negated
@@ -192,8 +193,8 @@ def _flag(m: Machine, op: str, left: va.Value, right: va.Value) -> va.Unknown:
     if symbol and isinstance(right, va.Const):
         plain = {"!=": "==", "is not": "is", "not in": "in"}.get(op, op)
         offset = f"+{left.offset}" if isinstance(left, va.Unknown) and left.offset else ""
-        return va.Unknown(f"{symbol}{offset} {plain} {right.value!r}"[:120], 0, plain != op, taint, varies)
-    return va.Unknown(None, taint=taint, varies=varies)
+        return va.unknown(f"{symbol}{offset} {plain} {right.value!r}"[:120], 0, plain != op, taint, varies)
+    return va.unknown(None, taint=taint, varies=varies)
 
 
 def _compare_none(positive: bool, left: va.Value) -> va.Value:
@@ -208,7 +209,7 @@ def _compare_none(positive: bool, left: va.Value) -> va.Value:
         known = False
     else:
         symbol = left.symbol if isinstance(left, (va.Unknown, va.Obj)) else None
-        return va.Unknown(f"{symbol} is None" if symbol else None, 0, not positive)
+        return va.unknown(f"{symbol} is None" if symbol else None, 0, not positive)
     return va.UNKNOWN if known is None else va.Const(None, known is positive)
 
 
@@ -221,11 +222,11 @@ def _may_be_none(value: va.Value) -> bool:
 def _compare_constants(op: str, left: va.Const, right: va.Const) -> va.Value:
     counter = left.counter
     if counter is None and right.counter is not None:
-        return va.Unknown(None, varies=True)
+        return va.unknown(None, varies=True)
     if counter is not None and isinstance(left.value, int) and isinstance(right.value, int):
         known = _compare_witness(op, left.value, counter, right.value)
         if known is None:
-            return va.Unknown(None, varies=True)
+            return va.unknown(None, varies=True)
         return va.Const(None, known, va.Counter())
     try:
         return va.Const(None, constants.compare(op, left.value, right.value), counter)
@@ -262,7 +263,7 @@ def _compare_counter(m: Machine, op: str, left: va.Const, right: va.Unknown | va
     assert counter is not None
     symbol = right.symbol
     offset = right.offset if isinstance(right, va.Unknown) else 0
-    undecided = va.Unknown(None, taint=m.taint(right) | {"counter"}, varies=True)
+    undecided = va.unknown(None, taint=m.taint(right) | {"counter"}, varies=True)
     if counter.modulus is not None:
         if op in ("==", "!=") and offset == -1 and counter.modulus == symbol:
             return va.Const(None, (left.value == _WITNESS - 1) is (op == "=="), va.Counter())

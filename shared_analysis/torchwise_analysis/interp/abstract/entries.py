@@ -108,7 +108,7 @@ def _fresh(m: Machine, gradients: bool = True) -> None:
     """Between two entries anything may have happened to modes; gradients start clean."""
     m.state.set(("autograd",), frozenset([True]))
     for oid in m.mode_keys():
-        m.state.set(("mode", oid), frozenset([va.Mode("unknown")]))
+        m.put_mode(oid, frozenset([va.Mode("unknown")]))
     if gradients:
         for optimizer in m.optimizers:
             m.state.set(("grad", optimizer.id), va.CLEAN)

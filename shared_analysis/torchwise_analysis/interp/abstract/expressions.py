@@ -58,7 +58,7 @@ def formatted(m: Machine, node: nd.FormattedString) -> va.Value:
     text = "".join(texts)
     if known and len(text) < 1000:
         return va.Const(None, text)
-    return va.Unknown(None, taint=taint)
+    return va.unknown(None, taint=taint)
 
 
 def starred(m: Machine, node: nd.Starred) -> va.Value:
@@ -200,7 +200,7 @@ def slice_(m: Machine, node: nd.Slice) -> va.Value:
     for part in (node.lower, node.upper, node.step):
         if part is not None:
             m.eval(part)
-    return va.Unknown(None, taint=frozenset(["slice"]))
+    return va.unknown(None, taint=frozenset(["slice"]))
 
 
 def subscript(m: Machine, node: nd.Subscript) -> va.Value:
@@ -215,6 +215,19 @@ def subscript(m: Machine, node: nd.Subscript) -> va.Value:
 
 
 def get_item(m: Machine, value: va.Value, index: va.Value, node: nd.Node) -> va.Value:
+    found = _get_item(m, value, index, node)
+    return _of_this_rank(found) if "rank" in m.taint(index) else found
+
+
+def _of_this_rank(value: va.Value) -> va.Value:
+    """`parts[rank]`: another part on every rank."""
+    rank = frozenset(["rank"])
+    if isinstance(value, (va.Tensor, va.Unknown)):
+        return replace(value, taint=value.taint | rank)
+    return replace(value, traits=value.traits | rank) if isinstance(value, va.Obj) else value
+
+
+def _get_item(m: Machine, value: va.Value, index: va.Value, node: nd.Node) -> va.Value:
     index = first_known(index)
     key = index.value if isinstance(index, va.Const) else None
     moving = isinstance(index, va.Const) and index.counter is not None
@@ -232,11 +245,11 @@ def get_item(m: Machine, value: va.Value, index: va.Value, node: nd.Node) -> va.
     if isinstance(value, va.Parameters):
         return replace(value, single=True, filtered=True)
     if isinstance(value, va.Library):
-        return value if value.path.startswith("typing") else va.Unknown(f"{value.path}[{key!r}]")
+        return value if value.path.startswith("typing") else va.unknown(f"{value.path}[{key!r}]")
     if isinstance(value, va.StateDict):
         return va.UNKNOWN
     symbol = value.symbol if isinstance(value, va.Unknown) else None
-    return va.Unknown(symbol and f"{symbol}[{key!r}]", taint=m.taint(value))
+    return va.unknown(symbol and f"{symbol}[{key!r}]", taint=m.taint(value))
 
 
 def _item_of(m: Machine, obj: va.Obj, key: object, moving: bool, index: va.Value) -> va.Value:
@@ -266,13 +279,13 @@ def _item_of(m: Machine, obj: va.Obj, key: object, moving: bool, index: va.Value
         va.Kind.OPAQUE, va.Kind.MODULE, va.Kind.LOADER, va.Kind.DATASET, va.Kind.DICT, va.Kind.LIST, va.Kind.ITERATOR,
     ):
         if "options" in obj.traits:
-            return va.Unknown(f"{obj.symbol}[{key!r}]")
+            return va.unknown(f"{obj.symbol}[{key!r}]")
         return m.child(obj, f"[{key!r}]" if key is not None else "[]")
     if obj.cls is not None:
         method = calls.find_member(m, obj.cls, "__getitem__")
         if isinstance(method, va.Function):
             return calls.call_function(m, replace(method, self=obj), va.Arguments((index,)), None)
-    return va.Unknown(None, taint=m.taint(obj))
+    return va.unknown(None, taint=m.taint(obj))
 
 
 # --------------------------------------------------------------------------- operators
@@ -294,7 +307,7 @@ def unary(m: Machine, node: nd.Unary) -> va.Value:
             return va.Const(None, constants.unary(node.op, value.value), value.counter)
         except (TypeError, ValueError):
             return va.UNKNOWN
-    return va.Unknown(None, taint=m.taint(value)) if isinstance(value, va.Unknown) else value
+    return va.unknown(None, taint=m.taint(value)) if isinstance(value, va.Unknown) else value
 
 
 def binary(m: Machine, node: nd.Binary) -> va.Value:
@@ -332,7 +345,7 @@ def operate(m: Machine, op: str, left: va.Value, right: va.Value, node: nd.Node)
     symbols = (_symbol(left), _symbol(right))
     text = f"({symbols[0] or _text(left)}{op}{symbols[1] or _text(right)})" if any(symbols) else None
     moving = any(isinstance(v, va.Const) and v.counter or isinstance(v, va.Unknown) and v.varies for v in (left, right))
-    return va.Unknown(text, taint=m.taint(left, right), varies=moving)
+    return va.unknown(text, taint=m.taint(left, right), varies=moving)
 
 
 def _operate_unions(m: Machine, op: str, left: va.Value, right: va.Value, node: nd.Node) -> va.Value:
@@ -633,7 +646,7 @@ def unpack(m: Machine, value: va.Value, targets: tuple[nd.Expr, ...], node: nd.N
             return [items[i] if i < len(items) else items[-1] for i in range(count)]
         if value.kind in (va.Kind.OPAQUE, va.Kind.LOADER, va.Kind.DATASET, va.Kind.INSTANCE):
             if "options" in value.traits:
-                return [va.Unknown(f"{value.symbol}[{i}]") for i in range(count)]
+                return [va.unknown(f"{value.symbol}[{i}]") for i in range(count)]
             return [m.child(value, f"[{i}]") for i in range(count)]
         if value.kind is va.Kind.ITERATOR:
             return [iteration.element(m, value, node)] * count
@@ -643,7 +656,7 @@ def unpack(m: Machine, value: va.Value, targets: tuple[nd.Expr, ...], node: nd.N
         parts = cast("tuple[object, ...]", value.value)
         if len(parts) == count:
             return [va.Const(None, part) for part in parts]
-    return [va.Unknown(None, taint=m.taint(value)) for _ in range(count)]
+    return [va.unknown(None, taint=m.taint(value)) for _ in range(count)]
 
 
 def _unsupported(m: Machine, node: nd.Expr) -> va.Value:

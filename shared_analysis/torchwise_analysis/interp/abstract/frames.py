@@ -57,5 +57,6 @@ class Frame:
     world: World = ()
     decided: list[str] = field(default_factory=list[str])
     budget: int = 0
+    worlds: int = 1
     loops: LoopPath = ()
     names: dict[str, int] = field(default_factory=dict[str, int])

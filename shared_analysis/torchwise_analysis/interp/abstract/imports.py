@@ -46,7 +46,7 @@ def _imported(m: Machine, node: nd.ImportFrom, module: va.ProjectModule | None, 
         if inner is not None:
             return inner
     if module is not None or node.level:
-        return va.Unknown(None)
+        return va.unknown(None)
     return va.Library(None, f"{node.module}.{name}" if node.module else name)
 
 
@@ -59,7 +59,7 @@ def member(m: Machine, module: va.ProjectModule, name: str, node: nd.Node) -> va
         inner = _enter(m, m.project.find_relative(name, 1, module.path))
         if inner is not None:
             return inner
-    return va.Unknown(None)
+    return va.unknown(None)
 
 
 def _find(m: Machine, node: nd.ImportFrom, name: str) -> SourceModule | None:

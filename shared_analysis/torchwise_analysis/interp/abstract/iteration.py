@@ -75,9 +75,9 @@ def _elements(
             keys = [va.Const(None, k) for k in m.entries(over)]
             if len(keys) <= _SHORT:
                 return keys, LoopKind.LITERAL, len(keys)
-            return [va.Unknown(None)] * turns, LoopKind.LIST, None
+            return [va.unknown(None)] * turns, LoopKind.LIST, None
     if isinstance(over, va.StateDict):
-        return [va.Unknown(None)], LoopKind.PARAMETERS, None
+        return [va.unknown(None)], LoopKind.PARAMETERS, None
     return [element(m, over, node)] * turns, _kind(over), None
 
 
@@ -172,21 +172,21 @@ def element(m: Machine, over: va.Value, node: nd.Node) -> va.Value:
             if found is not None:
                 return found
         if "options" in over.traits:
-            return va.Unknown(f"{over.symbol}[]")
+            return va.unknown(f"{over.symbol}[]")
         if over.kind in (
             va.Kind.LOADER, va.Kind.OPAQUE, va.Kind.MODULE, va.Kind.DATASET, va.Kind.INSTANCE, va.Kind.LIST,
         ):
             return m.child(over, "[]")
-    return va.Unknown(None, taint=m.taint(over))
+    return va.unknown(None, taint=m.taint(over))
 
 
 def _iterator_element(m: Machine, over: va.Obj, node: nd.Node) -> va.Value:
     if over.type_name == "zip":
         return m.sequence([element(m, o, node) for o in over.over], None, va.Kind.TUPLE)
     if over.type_name == "enumerate":
-        return m.sequence([va.Unknown(None, varies=True), element(m, over.over[0], node)], None, va.Kind.TUPLE)
+        return m.sequence([va.unknown(None, varies=True), element(m, over.over[0], node)], None, va.Kind.TUPLE)
     if over.type_name == "range":
-        return va.Unknown(None, varies=True)
+        return va.unknown(None, varies=True)
     if over.type_name == "generator":
         return generated(m, over, node)
     return element(m, over.over[0], node) if over.over else va.UNKNOWN

@@ -145,6 +145,9 @@ class Machine:
         self.passes: dict[int, Pass] = {}
         self.objects: dict[int, va.Obj] = {}
         self.parents: dict[int, int] = {}
+        self.parts: dict[int, list[int]] = {}
+        self.modal: dict[int, None] = {}
+        self.versioned: dict[int, None] = {}
         self.optimizers: list[va.Obj] = []
         self.owns: dict[int, frozenset[int] | None] = {}
         self.consumed: set[va.Token] = set()
@@ -357,7 +360,7 @@ class Machine:
         if obj.kind is va.Kind.OPTIMIZER:
             self._register_optimizer(obj)
         elif obj.kind is va.Kind.MODULE:
-            self.state.set(("mode", obj.id), frozenset([va.Mode("new" if obj.place else "unknown")]))
+            self.put_mode(obj.id, frozenset([va.Mode("new" if obj.place else "unknown")]))
         return obj
 
     def _register_optimizer(self, obj: va.Obj) -> None:
@@ -412,7 +415,19 @@ class Machine:
     def adopt(self, part: va.Obj, whole: va.Obj) -> None:
         """`part` belongs to `whole` from now on, unless that would make a circle."""
         if part.id not in self.parents and part.id not in self.lineage(whole.id):
-            self.parents[part.id] = whole.id
+            self.set_parent(part.id, whole.id)
+
+    def set_parent(self, part: int, whole: int) -> None:
+        self.parents[part] = whole
+        self.parts.setdefault(whole, []).append(part)
+
+    def descendants(self, oid: int) -> list[int]:
+        """The object and all its parts."""
+        out, index = [oid], 0
+        while index < len(out):
+            out.extend(self.parts.get(out[index], ()))
+            index += 1
+        return out
 
     def related(self, a: int, b: int) -> bool:
         """Is one a part of the other, or the same?"""
@@ -441,7 +456,7 @@ class Machine:
             obj.evidence, self.fresh_id(), kind, name=name, birth=obj.birth, origin=origin, symbol=symbol
         )
         if kind is va.Kind.MODULE or kind is va.Kind.OPAQUE:
-            self.parents[part.id] = obj.id
+            self.set_parent(part.id, obj.id)
         self.objects[part.id] = part
         if kind is va.Kind.OPTIMIZER:
             self.optimizers.append(part)
@@ -539,13 +554,26 @@ class Machine:
         return frozenset([va.Mode("new" if obj.place else "unknown")])
 
     def mode_keys(self) -> list[int]:
-        return [cast("int", k[1]) for k in self.state.facts if k[0] == "mode"]
+        facts = self.state.facts
+        return [oid for oid in self.modal if ("mode", oid) in facts]
 
     def set_mode(self, obj: va.Obj, modes: va.Modes) -> None:
         for oid in self.mode_keys():
             if oid != obj.id and obj.id in self.lineage(oid):
                 self.state.drop(("mode", oid))
-        self.state.set(("mode", obj.id), modes)
+        self.put_mode(obj.id, modes)
+
+    def put_mode(self, oid: int, modes: va.Modes) -> None:
+        self.modal[oid] = None
+        self.state.set(("mode", oid), modes)
+
+    def version_of(self, oid: int) -> int:
+        """How often the weights changed; counted from the first question on."""
+        self.versioned[oid] = None
+        key = ("version", oid)
+        if key not in self.state.facts:
+            self.state.set(key, 0)
+        return cast("int", self.state.get(key))
 
     def parts_in_eval(self, obj: va.Obj, unlike: frozenset[Place | None] = frozenset()) -> frozenset[int]:
         """Parts that stand in eval mode by themselves."""
@@ -756,14 +784,17 @@ class Machine:
         self.state.set(("grad", optimizer.id), after)
         self.state.set(("stepped",), RECORDING)
         owned = self.owns.get(optimizer.id)
-        for key in [k for k in self.state.facts if k[0] == "version"]:
-            oid = cast("int", key[1])
+        for oid in self.versioned:
+            key = ("version", oid)
+            if key not in self.state.facts:
+                continue
             if oid == optimizer.id or owned is None or any(self.related(oid, r) for r in owned):
                 self.state.set(key, cast("int", self.state.get(key)) + 1)
 
     def raise_version(self, obj: va.Obj) -> None:
-        for key in [k for k in self.state.facts if k[0] == "version"]:
-            if self.related(cast("int", key[1]), obj.id):
+        for oid in self.versioned:
+            key = ("version", oid)
+            if key in self.state.facts and self.related(oid, obj.id):
                 self.state.set(key, cast("int", self.state.get(key)) + 1)
 
     # ------------------------------------------------------------------ escaping

@@ -13,17 +13,33 @@ from torchwise_analysis.interp.abstract.static import walk
 from torchwise_analysis.names.project import Project
 from torchwise_analysis.source import nodes as nd
 
-_EFFECTS = frozenset(
-    """backward zero_grad eval train no_grad inference_mode set_grad_enabled enable_grad state_dict load_state_dict
-    DataLoader Module ModuleList ModuleDict Sequential parameters named_parameters Parameter Linear optim
-    cross_entropy CrossEntropyLoss DistributedSampler init_process_group DistributedDataParallel DDP FSDP
-    FullyShardedDataParallel fully_shard autograd register_forward_hook clip_grad_norm_ clip_grad_value_ GradScaler
-    autocast Accelerator Fabric softmax sigmoid log_softmax lr_scheduler requires_grad_ requires_grad
-    LightningModule Trainer all_reduce barrier broadcast all_gather gather set_epoch manual_seed manual_backward
-    empty_cache unscale_ no_sync retain_graph create_graph dropout initialize get_worker_info functional_call
-    get_rank get_world_size Subset batch_sampler clip_gradients kl_div nll_loss binary_cross_entropy
-    deepcopy save load optimizer optimizers scheduler detach""".split()
+_STRONG = frozenset(
+    """backward zero_grad no_grad inference_mode set_grad_enabled enable_grad state_dict load_state_dict DataLoader
+    ModuleList ModuleDict Sequential parameters named_parameters cross_entropy CrossEntropyLoss DistributedSampler
+    init_process_group DistributedDataParallel DDP FSDP FullyShardedDataParallel fully_shard autograd
+    register_forward_hook clip_grad_norm_ clip_grad_value_ GradScaler autocast Accelerator Fabric softmax sigmoid
+    log_softmax lr_scheduler requires_grad_ requires_grad LightningModule all_reduce barrier all_gather set_epoch
+    manual_seed manual_backward empty_cache unscale_ no_sync retain_graph create_graph dropout get_worker_info
+    functional_call get_rank get_world_size Subset batch_sampler clip_gradients kl_div nll_loss
+    binary_cross_entropy BCEWithLogitsLoss""".split()
 )
+# These count only in a function that also speaks of one of the subjects.
+_WEAK = frozenset(
+    "train eval step save load deepcopy detach gather broadcast initialize Module Linear Parameter optim half forward".split()
+)
+_SUBJECTS = frozenset("torch nn model net optimizer optimizers accelerator fabric engine trainer scheduler network".split())
+# Methods of containers, loggers and files: a project function of that name is not meant by them.
+_COMMON = frozenset(
+    """update get append items keys values pop copy add clear close write read join split format index count run start
+    stop print log info reset size to extend insert remove sort strip replace main setup name path open load save
+    __init__ __call__ __getitem__ __len__ __repr__ __iter__ __enter__ __exit__""".split()
+)
+
+
+def has_effect(names: frozenset[str] | set[str]) -> bool:
+    """May a body that mentions these names itself do something that a rule looks at?"""
+    return not _STRONG.isdisjoint(names) or not _WEAK.isdisjoint(names) and not _SUBJECTS.isdisjoint(names)
+
 
 _SMALL = 40  # nodes; running such a function is cheaper than doubting
 
@@ -39,7 +55,7 @@ class Relevance:
 
     def matters(self, name: str, names: frozenset[str], size: int) -> bool:
         """May a function of this name, mentioning `names`, matter?"""
-        return size <= _SMALL or bool(names & _EFFECTS) or not self._relevant.isdisjoint(names)
+        return size <= _SMALL or has_effect(names) or not self._relevant.isdisjoint(names)
 
     def _collect(self, root: nd.Module, project: Project, files: int) -> None:
         mentions: dict[str, set[str]] = {}
@@ -55,17 +71,16 @@ class Relevance:
         users: dict[str, list[str]] = {}
         for name in mentions:
             for used in mentions[name]:
-                if used in mentions and used != name:
+                if used in mentions and used != name and used not in _COMMON:
                     users.setdefault(used, []).append(name)
-        todo = [name for name, used in mentions.items() if used & _EFFECTS]
+        todo = [name for name, used in mentions.items() if has_effect(used)]
         self._relevant = set(todo)
         while todo:
             for user in users.get(todo.pop(), ()):
                 if user not in self._relevant:
                     self._relevant.add(user)
                     todo.append(user)
-        # dunder methods are called by the language, not by name
-        self._relevant -= {name for name in self._relevant if name.startswith("__")}
+        self._relevant -= _COMMON
 
 
 def _closure(root: nd.Module, project: Project, files: int) -> Iterator[nd.Module]:

@@ -195,7 +195,7 @@ def match(m: Machine, node: nd.Match) -> None:
 def _case(m: Machine, case: nd.MatchCase, subject: va.Value) -> Callable[[], None]:
     def run() -> None:
         for bound_name in _captures(case.pattern):
-            m.bind(bound_name, subject if isinstance(case.pattern, nd.MatchAs) else va.Unknown(None))
+            m.bind(bound_name, subject if isinstance(case.pattern, nd.MatchAs) else va.unknown(None))
         if case.guard is not None and conditions.test(m, case.guard, decide=False)[0] is False:
             m.alive = False
             return
@@ -249,7 +249,7 @@ def try_(m: Machine, node: nd.Try) -> None:
         if ordinary is not None:
             m.state.apply(ordinary)
         if handler.name:
-            m.bind(handler.name, va.Unknown(None))
+            m.bind(handler.name, va.unknown(None))
         m.guards = (*guards, ev.Guard(m.place(handler), "handler", True))
         m.run_block(handler.body)
         if m.alive:

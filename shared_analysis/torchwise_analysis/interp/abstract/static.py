@@ -15,7 +15,7 @@ class BodyFacts:
 
     uses: attributes taken of each name. called: names that are called. names: every name and attribute.
     repeated: tests that occur at least twice, as text. size: number of nodes. yields: is a generator.
-    raises_only: does nothing but raise. constructs: literal texts (for keys such as "weights_only").
+    raises_only: does nothing but raise. keeps: assigns attributes or changes something in place.
     """
 
     uses: dict[str, frozenset[str]]
@@ -24,6 +24,7 @@ class BodyFacts:
     repeated: frozenset[str]
     size: int
     raises_only: bool
+    keeps: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +51,16 @@ def walk(root: nd.Node, into_functions: bool = True) -> Iterator[nd.Node]:
             todo.extend(reversed(list(children(node))))
 
 
+_KEEPING = frozenset(["append", "extend", "insert", "add", "update", "setdefault", "appendleft"])
+
+
 def body_facts(body: nd.Block) -> BodyFacts:
     uses: dict[str, set[str]] = {}
     called: set[str] = set()
     names: set[str] = set()
     tests: dict[str, int] = {}
     size = 0
+    keeps = False
     for top in body:
         for node in walk(top):
             size += 1
@@ -68,7 +73,12 @@ def body_facts(body: nd.Block) -> BodyFacts:
             elif isinstance(node, nd.Call):
                 if isinstance(node.func, nd.Name):
                     called.add(node.func.id)
-            elif isinstance(node, (nd.If, nd.IfExp)):
+                elif isinstance(node.func, nd.Attribute):
+                    keeps = keeps or node.func.attr in _KEEPING or node.func.attr.endswith("_")
+            elif isinstance(node, (nd.Assign, nd.AugAssign)):
+                targets = node.targets if isinstance(node, nd.Assign) else (node.target,)
+                keeps = keeps or any(isinstance(t, (nd.Attribute, nd.Subscript)) for t in targets)
+            elif isinstance(node, (nd.If, nd.IfExp)) and _guards_effect(node):
                 for text in test_texts(node.test):
                     tests[text] = tests.get(text, 0) + 1
     plain = [s for s in _flatten(body) if not _is_docstring(s)]
@@ -78,22 +88,89 @@ def body_facts(body: nd.Block) -> BodyFacts:
         names=frozenset(names),
         repeated=frozenset(text for text, count in tests.items() if count > 1),
         size=size,
+        keeps=keeps,
         raises_only=len(plain) == 1 and isinstance(plain[0], nd.Raise),
     )
 
 
+# What makes it matter that two tests of one flag agree: they guard what rules follow.
+_WORLDLY = frozenset(
+    """backward step zero_grad train eval no_grad inference_mode set_grad_enabled enable_grad autocast scale unscale_ update
+    clip_grad_norm_ clip_grad_value_ sampler DistributedSampler set_epoch DistributedDataParallel DDP detach item
+    state_dict load_state_dict no_sync grad requires_grad softmax sigmoid log_softmax append accumulate""".split()
+)
+
+
+def _guards_effect(node: nd.If | nd.IfExp) -> bool:
+    branches: tuple[nd.Node, ...] = (*node.body, *node.orelse) if isinstance(node, nd.If) else (node.body, node.orelse)
+    for branch in branches:
+        for inner in walk(branch):
+            if isinstance(inner, nd.Attribute) and inner.attr in _WORLDLY:
+                return True
+            if isinstance(inner, nd.Name) and inner.id in _WORLDLY:
+                return True
+            if isinstance(inner, (nd.Return, nd.Continue, nd.Break)):
+                return True
+    return False
+
+
 def loop_facts(loop: nd.For | nd.While) -> LoopFacts:
-    window = has_inner = False
+    counters, has_inner = _counters(loop), False
+    window = False
+    tests: set[int] = set()
     for node in walk(loop, into_functions=False):
         if node is not loop and isinstance(node, (nd.For, nd.While)):
             has_inner = True
-        elif isinstance(node, nd.Binary) and node.op == "%" and not isinstance(node.left, nd.Constant):
-            window = True
-        elif isinstance(node, (nd.If, nd.IfExp)) and _tests_counter(node.test):
-            window = True
         elif isinstance(node, nd.Attribute) and node.attr == "accumulate":
             window = True
+        elif isinstance(node, (nd.If, nd.IfExp)):
+            if _tests_counter(node.test, counters):
+                tests.update(id(n) for n in walk(node.test))
+                window = window or _opens_window(node)
+        elif isinstance(node, nd.Binary) and node.op == "%" and id(node) not in tests:
+            window = window or not counters.isdisjoint(_names(node.left))
     return LoopFacts(window, has_inner)
+
+
+def _counters(loop: nd.For | nd.While) -> frozenset[str]:
+    """Names that count the turns of this loop: its targets, and what its body adds to."""
+    found: set[str] = set()
+    if isinstance(loop, nd.For):
+        found.update(_names(loop.target))
+    for node in walk(loop, into_functions=False):
+        if isinstance(node, nd.AugAssign) and node.op in ("+", "-"):
+            text = text_of(node.target)
+            if text is not None:
+                found.add(text)
+    return frozenset(found)
+
+
+def _names(node: nd.Expr) -> set[str]:
+    """Dotted names and plain names in an expression."""
+    found: set[str] = set()
+    for inner in walk(node):
+        if isinstance(inner, (nd.Name, nd.Attribute)):
+            text = text_of(inner)
+            if text is not None:
+                found.add(text)
+    return found
+
+
+# A test of a counter opens a window when what it guards belongs to the optimisation loop.
+_WINDOW_PARTS = ("step", "grad", "zero", "update", "optim", "sync", "eval", "valid", "test", "backward", "train", "flush")
+
+
+def _opens_window(node: nd.If | nd.IfExp) -> bool:
+    branches: tuple[nd.Node, ...]
+    branches = (*node.body, *node.orelse) if isinstance(node, nd.If) else (node.body, node.orelse)
+    for branch in branches:
+        for inner in walk(branch):
+            if isinstance(inner, nd.Continue):
+                return True
+            name = inner.attr if isinstance(inner, nd.Attribute) else inner.id if isinstance(inner, nd.Name) else ""
+            if name and any(part in name.lower() for part in _WINDOW_PARTS):
+                return True
+    return False
 
 
 def test_texts(test: nd.Expr) -> Iterator[str]:
@@ -125,15 +202,12 @@ def text_of(node: nd.Expr) -> str | None:
     return None
 
 
-def _tests_counter(test: nd.Expr) -> bool:
+def _tests_counter(test: nd.Expr, counters: frozenset[str]) -> bool:
     if isinstance(test, nd.BoolOp):
-        return any(_tests_counter(v) for v in test.values)
-    return (
-        isinstance(test, nd.Compare)
-        and test.ops[0] in ("==", ">=", ">", "!=")
-        and isinstance(test.left, (nd.Name, nd.Attribute, nd.Binary))
-        and not (isinstance(test.comparators[0], nd.Constant) and isinstance(test.comparators[0].value, str))
-    )
+        return any(_tests_counter(v, counters) for v in test.values)
+    if isinstance(test, nd.Unary):
+        return _tests_counter(test.operand, counters)
+    return not counters.isdisjoint(_names(test))
 
 
 def _flatten(body: nd.Block) -> Iterator[nd.Stmt]:

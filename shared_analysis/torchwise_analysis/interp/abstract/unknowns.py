@@ -29,11 +29,11 @@ def entry_argument(
         return old
     if isinstance(default, va.Const) and default.value is not None and not isinstance(default.value, bool):
         # numbers and texts may keep their default only as an identity
-        value: va.Value = va.Unknown(param.name)
+        value: va.Value = va.unknown(param.name)
     elif isinstance(default, (va.Function, va.Library, va.Class)):
         value = default
     elif isinstance(default, va.Const) and isinstance(default.value, bool):
-        value = va.Unknown(param.name)
+        value = va.unknown(param.name)
     else:
         value = argument(m, param, facts)
     m.arguments[key] = value
@@ -53,7 +53,7 @@ def argument(m: Machine, param: nd.Param, facts: BodyFacts) -> va.Value:
     name = param.name
     uses = facts.uses.get(name, frozenset())
     if name in _RANKS:
-        return va.Unknown(name, taint=frozenset(["rank"]))
+        return va.unknown(name, taint=frozenset(["rank"]))
     annotated = _annotated(m, param)
     if annotated is not None:
         return annotated
@@ -72,7 +72,7 @@ def believed(m: Machine, kind: va.Kind, origin: va.Origin, name: str, node: nd.N
     obj = va.Obj(link, m.fresh_id(), kind, type_name, None, name, None, (), va.NO_ARGUMENTS, origin, name, (), traits)
     m.register(obj)
     if kind is va.Kind.MODULE:
-        m.state.set(("mode", obj.id), frozenset([va.Mode("unknown")]))
+        m.put_mode(obj.id, frozenset([va.Mode("unknown")]))
     if kind is va.Kind.OPTIMIZER:
         m.owns[obj.id] = None
     return obj
@@ -87,14 +87,14 @@ def _annotated(m: Machine, param: nd.Param) -> va.Value | None:
     if not isinstance(node, (nd.Name, nd.Attribute)):
         return None
     if isinstance(node, nd.Name) and node.id in _PLAIN:
-        return va.Unknown(param.name)
+        return va.unknown(param.name)
     value = first_known(m.eval(node))
     if isinstance(value, va.Class):
         obj = m.library.instance(m, value, None)
         return replace(obj, symbol=param.name, name=param.name, origin=va.Origin.ANNOTATED)
     if isinstance(value, va.Library):
         if value.path.startswith("builtins.") and value.last in _PLAIN:
-            return va.Unknown(param.name)
+            return va.unknown(param.name)
         if value.last in ("Tensor", "FloatTensor", "LongTensor"):
             return None
         kind = beliefs.by_annotation(value.path)
@@ -106,7 +106,7 @@ def _annotated(m: Machine, param: nd.Param) -> va.Value | None:
 def believed_name(m: Machine, name: str, node: nd.Node) -> va.Value:
     """A free name that nothing binds (a notebook cell, a star import): believed by its name."""
     if name in _RANKS:
-        return va.Unknown(name, taint=frozenset(["rank"]))
+        return va.unknown(name, taint=frozenset(["rank"]))
     kind, origin = beliefs.guess(name, frozenset())
     value = believed(m, kind, origin, name, node)
     m.state.set(("v", m.frames[-1].scope[-1], name), value)

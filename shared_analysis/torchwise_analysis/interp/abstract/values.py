@@ -398,6 +398,17 @@ NONE = Const(None, None)
 UNKNOWN = Unknown(None)
 
 
+def unknown(
+    symbol: str | None = None,
+    offset: int = 0,
+    negated: bool = False,
+    taint: frozenset[str] = frozenset(),
+    varies: bool = False,
+) -> Unknown:
+    """An unknown by its identity."""
+    return Unknown(None, symbol, offset, negated, taint, varies)
+
+
 def alternatives(value: Value) -> tuple[Value, ...]:
     """The members of a union, or the value alone."""
     return value.values if isinstance(value, Union) else (value,)
