@@ -178,7 +178,8 @@ def _check(
         reading = reader.read_stdin(options.stdin_filename) if file is None else reader.read(file.path)
         document = reading.document
         if document is None:
-            problems += reading.problems
+            if file is None or file.explicit or not reading.is_foreign:
+                problems += reading.problems
             continue
         read += 1
         if file is not None and not file.explicit and not could_matter(document.text):

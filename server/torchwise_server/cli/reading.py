@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from torchwise_analysis.engine import Engine, Problem, ProblemKind, open_project
 from torchwise_analysis.fixes import SourceFile
@@ -14,11 +13,9 @@ from torchwise_analysis.names.project import Project, project_roots
 from torchwise_analysis.settings import Settings
 from torchwise_analysis.source.decode import decode
 from torchwise_analysis.source.lines import split_lines
+from torchwise_analysis.source.notebooks import Notebook, read_notebook
 from torchwise_server.cli.options import shown_path
 from torchwise_server.reporters.check_run import Sources
-
-if TYPE_CHECKING:
-    from torchwise_analysis.source.notebooks import Notebook
 
 # Larger than any source file that people write by hand; what is larger is data in a .py suit.
 MAX_BYTES = 8 << 20
@@ -26,10 +23,14 @@ MAX_BYTES = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One file as read; `document` is None where there is no text, and `problems` say why."""
+    """One file as read; `document` is None where there is no text, and `problems` say why.
+
+    `is_foreign`: a sound file that is not Python; no problem unless it was named.
+    """
 
     document: SourceFile | None
     problems: tuple[Problem, ...] = ()
+    is_foreign: bool = False
 
 
 class Reader:
@@ -110,6 +111,14 @@ class Reader:
         if decoded.problem is not None:
             problems = (Problem(path, None, decoded.problem, ProblemKind.SYNTAX),)
         return Reading(SourceFile(path, decoded.text), problems)
+
+    def _notebook(self, path: str, data: bytes) -> Reading:
+        notebook = read_notebook(data)
+        if notebook.problem is not None:
+            return replace(_unreadable(path, notebook.problem), is_foreign=notebook.is_foreign)
+        self._texts[path] = notebook.text
+        self._notebooks[path] = notebook
+        return Reading(SourceFile(path, notebook.text))
 
 
 def _absolute(path: Path) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from torchwise_analysis.engine import Problem
 from torchwise_analysis.findings import Edit, Finding, Place
 from torchwise_server.reporters.check_run import CheckRun, Sources
 
@@ -15,14 +16,7 @@ def render(run: CheckRun, sources: Sources) -> str:
     document = {
         "version": VERSION,
         "findings": [_finding(finding, sources) for finding in run.findings],
-        "problems": [
-            {
-                "path": sources.name(problem.path),
-                "line": None if problem.line is None else problem.line + 1,
-                "message": problem.message,
-            }
-            for problem in run.problems
-        ],
+        "problems": [_problem(problem, sources) for problem in run.problems],
     }
     return json.dumps(document, indent=1)
 
@@ -55,16 +49,29 @@ def _edit(edit: Edit, sources: Sources) -> dict[str, object]:
     return {**_range(edit.place, sources), "text": edit.text}
 
 
+def _problem(problem: Problem, sources: Sources) -> dict[str, object]:
+    line = problem.line
+    return {
+        "path": sources.name(problem.path),
+        "line": None if line is None else line + 1,
+        **({} if line is None else _cell(problem.path, line, sources)),
+        "message": problem.message,
+    }
+
+
 def _start(place: Place, sources: Sources) -> dict[str, object]:
-    start: dict[str, object] = {
+    return {
         "path": sources.name(place.path),
         "line": place.span.line + 1,
         "column": place.span.column + 1,
+        **_cell(place.path, place.span.line, sources),
     }
-    cell = sources.cell(place.path, place.span.line)
-    if cell is not None:
-        start["cell"], start["cell_line"] = cell
-    return start
+
+
+def _cell(path: str, line: int, sources: Sources) -> dict[str, object]:
+    """Where a line of a notebook's joined code stands in the notebook."""
+    cell = sources.cell(path, line)
+    return {} if cell is None else {"cell": cell[0], "cell_line": cell[1]}
 
 
 def _range(place: Place, sources: Sources) -> dict[str, object]:

@@ -79,12 +79,12 @@ class _Writer:
 
     def _address(self, place: Place) -> Text:
         name = one_line(self.sources.name(place.path))
-        cell = self.sources.cell(place.path, place.span.line)
-        if cell is not None:
-            where = f"{name}:cell {cell[0]}:{cell[1]}:{place.span.column + 1}"
-        else:
-            where = f"{name}:{place.span.line + 1}:{place.span.column + 1}"
+        where = f"{name}:{self._line(place.path, place.span.line)}:{place.span.column + 1}"
         return Text(where, style=self._link(place.path))
+
+    def _line(self, path: str, line: int) -> str:
+        cell = self.sources.cell(path, line)
+        return str(line + 1) if cell is None else f"cell {cell[0]}:{cell[1]}"
 
     def _link(self, path: str) -> Style:
         file = Path(path)
@@ -174,7 +174,7 @@ class _Writer:
 
     def problem(self, problem: Problem) -> None:
         name = one_line(self.sources.name(problem.path))
-        where = name if problem.line is None else f"{name}:{problem.line + 1}"
+        where = name if problem.line is None else f"{name}:{self._line(problem.path, problem.line)}"
         text = Text(where, style="bold").append(f"  {_PROBLEMS[problem.kind]}  ", style="bold magenta")
         self.wrapped(text.append(visible(problem.message)), indent=0, hanging=2)
         self.print(Text())

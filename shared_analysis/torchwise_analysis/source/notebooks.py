@@ -42,11 +42,15 @@ class NotebookCell:
 
 @dataclass(frozen=True, slots=True)
 class Notebook:
-    """`text` is Python; `problem` says why it is empty although the file is not."""
+    """`text` is Python; `problem` says why it is empty although the file is not.
+
+    `is_foreign`: a sound notebook of another language.
+    """
 
     text: str
     cells: tuple[NotebookCell, ...] = ()
     problem: str | None = None
+    is_foreign: bool = False
 
     def cell_of(self, line: int) -> tuple[int, int] | None:
         """Cell and line in it, both from 1, of a line (from 0) of the text; None outside of all cells."""
@@ -75,7 +79,7 @@ def read_notebook(data: bytes | str) -> Notebook:
     notebook = cast("dict[str, object]", content)
     language = _language(notebook)
     if language is not None and language.lower() not in ("python", "ipython"):
-        return Notebook("", problem=f"not a Python notebook: its language is {language}")
+        return Notebook("", problem=f"not a Python notebook: its language is {language}", is_foreign=True)
     cells = _cells(notebook)
     if cells is None:
         return Notebook("", problem="not a notebook: no list of cells")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import sys
 from collections.abc import Callable
@@ -213,6 +214,49 @@ def test_a_file_that_may_not_be_read(cli: Cli, tmp_path: Path, monkeypatch: pyte
     result = cli("check", "a.py")
     assert result.status == 2
     assert "a.py: Permission denied" in result.err
+
+
+def notebook(*cells: str, language: str = "python") -> str:
+    return json.dumps(
+        {
+            "cells": [
+                {"cell_type": "markdown", "source": ["# title"]},
+                *({"cell_type": "code", "source": cell} for cell in cells),
+            ],
+            "metadata": {"kernelspec": {"language": language}},
+            "nbformat": 4,
+        }
+    )
+
+
+def test_notebooks_are_read_cell_by_cell(cli: Cli, tmp_path: Path, validate: Validate) -> None:
+    write(
+        tmp_path, "n.ipynb", notebook("%matplotlib inline\nimport torch", "y = 1\nx  # fault: error certain")
+    )
+    result = cli("check", "n.ipynb", "--format", "json")
+    validate("check", result.json())
+    (finding,) = result.json()["findings"]
+    assert (finding["line"], finding["cell"], finding["cell_line"]) == (4, 3, 2)
+    assert cli("check", ".").out.startswith("n.ipynb:cell 3:2:1  error")
+
+
+def test_broken_cells_are_named(cli: Cli, tmp_path: Path, validate: Validate) -> None:
+    write(tmp_path, "n.ipynb", notebook("import torch", "x = )"))
+    result = cli("check", "n.ipynb", "--format", "json")
+    validate("check", result.json())
+    assert [(item["cell"], item["cell_line"]) for item in result.json()["problems"]] == [(3, 1)]
+
+
+def test_notebooks_of_other_languages_are_a_problem_only_when_named(cli: Cli, tmp_path: Path) -> None:
+    write(tmp_path, "r.ipynb", notebook("library(torch)", language="R"))
+    write(tmp_path, "a.py", CLEAN)
+    assert cli("check", ".").status == 0
+    assert cli("check", "a.py", "r.ipynb").status == 3
+
+
+def test_what_is_no_notebook_is_a_problem(cli: Cli, tmp_path: Path) -> None:
+    write(tmp_path, "n.ipynb", "{")
+    assert cli("check", "n.ipynb").status == 2
 
 
 def stdin(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
