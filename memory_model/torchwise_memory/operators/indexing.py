@@ -269,14 +269,14 @@ class _ScatterBack:
 def gather(
     w: World, input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False, out: None = None
 ) -> Tensor:
-    """Keeps the index."""
+    """Keeps the index, and the input only to know its size."""
     dim_of(dim, input.ndim, "torch.gather")
     if input.ndim != index.ndim:
         raise Unsupported(
             "torch.gather", f"index {tuple(index.shape)} for {tuple(input.shape)}; torch raises here"
         )
     result = w.new(index.shape, input.dtype, "gather", input.storage.device)
-    record(w, "gather", (input,), (index,), _ScatterBack("gather_backward", input.shape), result)
+    record(w, "gather", (input,), (input, index), _ScatterBack("gather_backward", input.shape), result)
     return result
 
 
@@ -293,7 +293,7 @@ def take_along_dim(
             for i, (a, b) in enumerate(zip(input.shape, indices.shape, strict=True))
         )
         result = w.new(shape, input.dtype, "gather", input.storage.device)
-    record(w, "gather", (input,), (indices,), _ScatterBack("gather_backward", input.shape), result)
+    record(w, "gather", (input,), (input, indices), _ScatterBack("gather_backward", input.shape), result)
     return result
 
 
@@ -363,10 +363,12 @@ def _scatter(
     source = src if isinstance(src, Tensor) else None
     needed = source.shape if source is not None and source.requires_grad else None
     back = _ScatterIntoBack(not adds, needed)
+    # `index_add` keeps its source only to know how many dimensions it has.
+    saved = (index, source if needed is not None and name == "index_add" else None)
     if inplace:
-        return record_inplace(w, name + "_", input, (source,), (index,), back)
+        return record_inplace(w, name + "_", input, (source,), saved, back)
     result = w.like(input, name)
-    record(w, name, (input, source), (index,), back, result)
+    record(w, name, (input, source), saved, back, result)
     return result
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from torchwise_memory.runtime.layout import strides_in_order
+
 from .registry import operator
 from .support import (
     DType,
@@ -53,9 +55,15 @@ def _square(name: str, tensor: Tensor) -> Shape:
     return tensor.shape
 
 
+def _column_major(shape: Shape) -> Shape:
+    """Strides of LAPACK's layout: the rows of each matrix lie next to each other."""
+    order = (len(shape) - 2, len(shape) - 1, *range(len(shape) - 3, -1, -1))
+    return strides_in_order(shape, order)
+
+
 def _from_square(w: World, name: str, input: Tensor) -> Tensor:
     shape = _square(f"torch.linalg.{name}", input)
-    result = w.new(shape, input.dtype, name, input.storage.device)
+    result = w.new(shape, input.dtype, name, input.storage.device, _column_major(shape))
     record(w, name, (input,), (result,), _ShapedBack(name + "_backward", (shape,), input.dtype, 2), result)
     return result
 
@@ -150,10 +158,13 @@ def slogdet(w: World, input: Tensor, *, out: None = None) -> Slogdet:
 @operator("torch.linalg.solve")
 def solve(w: World, input: Tensor, B: Tensor, *, left: bool = True, out: None = None) -> Tensor:
     _square("torch.linalg.solve", input)
-    result = w.new(B.shape, B.dtype, "solve", B.storage.device)
+    result = w.new(
+        B.shape, B.dtype, "solve", B.storage.device, _column_major(B.shape) if B.ndim > 1 else None
+    )
     factors = w.new(input.shape, input.dtype, "lu", input.storage.device)
+    pivots = w.new(input.shape[:-1], dtypes.int32, "lu pivots", input.storage.device)
     back = _ShapedBack("solve_backward", (input.shape, B.shape), input.dtype, 0)
-    record(w, "solve", (input, B), (input, factors, result), back, result)
+    record(w, "solve", (input, B), (input, factors, pivots, result), back, result)
     return result
 
 
@@ -201,8 +212,10 @@ class QR(NamedTuple):
 def qr(w: World, input: Tensor, mode: str = "reduced", *, out: None = None) -> QR:
     rows, columns = input.shape[-2:]
     inner = rows if mode == "complete" else min(rows, columns)
-    q = w.new((*input.shape[:-2], rows, inner), input.dtype, "qr", input.storage.device)
-    r = w.new((*input.shape[:-2], inner, columns), input.dtype, "qr", input.storage.device)
+    q_shape = (*input.shape[:-2], rows, inner)
+    q = w.new(q_shape, input.dtype, "qr", input.storage.device, _column_major(q_shape))
+    r_shape = (*input.shape[:-2], inner, columns)
+    r = w.new(r_shape, input.dtype, "qr", input.storage.device, _column_major(r_shape))
     record(w, "qr", (input,), (q, r), _ShapedBack("qr_backward", (input.shape,), input.dtype, 2), q, r)
     return QR(q, r)
 
@@ -254,7 +267,8 @@ def _transform(w: World, name: str, input: Tensor, dims: Shape, sizes: Shape, dt
     for dim, size in zip(dims, sizes, strict=True):
         shape[dim] = size
     result = w.new(shape, dtype, name, input.storage.device)
-    record(w, name, (input,), (), _ShapedBack(name + "_backward", (input.shape,), input.dtype, 1), result)
+    saved = (input,) if name == "rfft" else ()
+    record(w, name, (input,), saved, _ShapedBack(name + "_backward", (input.shape,), input.dtype, 1), result)
     return result
 
 

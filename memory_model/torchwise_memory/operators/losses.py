@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .pointwise import UNARY, add, apply_unary, clamp, div, mul, pow, sub, where
+from .pointwise import UNARY, add, apply_unary, apply_unary_, clamp, clamp_, clone, div, mul, pow, sub, where
 from .reductions import log_softmax_as_is, mean, sum, vector_norm
 from .registry import operator
 from .support import (
@@ -356,6 +356,7 @@ def gaussian_nll_loss(
     reduction: str = "mean",
 ) -> Tensor:
     kind = _reduction("torch.nn.functional.gaussian_nll_loss", reduction)
+    var = clone(w, var)
     squared = div(w, pow(w, sub(w, input, target), 2), var)
     return _reduced(w, mul(w, add(w, apply_unary(w, UNARY["log"], var), squared), 0.5), kind)
 
@@ -425,11 +426,15 @@ def cosine_embedding_loss(
     reduction: str = "mean",
 ) -> Tensor:
     kind = _reduction("torch.nn.functional.cosine_embedding_loss", reduction, size_average, reduce)
-    similarity = cosine_similarity(w, input1, input2, -1)
-    apart = clamp(w, sub(w, similarity, margin), 0)
-    chosen = where(w, w.like(target, "eq", dtypes.boolean), similarity, apart)
-    assert isinstance(chosen, Tensor)
-    return _reduced(w, chosen, kind)
+    a, b = high(w, input1), high(w, input2)
+    products = sum(w, mul(w, a, b), -1)
+    squares = mul(w, add(w, sum(w, mul(w, a, a), -1), 1e-12), add(w, sum(w, mul(w, b, b), -1), 1e-12))
+    cosine = div(w, products, apply_unary_(w, UNARY["sqrt"], squares))
+    zeros = w.like(cosine, "zeros")
+    together = where(w, w.like(target, "eq", dtypes.boolean), sub(w, 1, cosine), zeros)
+    apart = clamp_(w, sub(w, cosine, margin), 0)
+    apart = where(w, w.like(target, "eq", dtypes.boolean), apart, zeros)
+    return _reduced(w, add(w, together, apart), kind)
 
 
 @operator("torch.nn.functional.margin_ranking_loss")
@@ -480,9 +485,7 @@ def hinge_embedding_loss(
 ) -> Tensor:
     kind = _reduction("torch.nn.functional.hinge_embedding_loss", reduction, size_average, reduce)
     apart = clamp(w, sub(w, margin, input), 0)
-    chosen = where(w, w.like(target, "eq", dtypes.boolean), apart, input)
-    assert isinstance(chosen, Tensor)
-    return _reduced(w, chosen, kind)
+    return _reduced(w, where(w, w.like(target, "eq", dtypes.boolean), apart, input), kind)
 
 
 @operator("torch.nn.functional.soft_margin_loss")

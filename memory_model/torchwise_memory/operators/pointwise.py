@@ -669,7 +669,12 @@ def rdiv(w: World, self: Tensor, other: Operand) -> Tensor:
 def floor_divide(w: World, input: Operand, other: Operand, *, out: None = None) -> Tensor:
     result = _binary(w, "floor_divide", input, other)
     set_values(result, python.floordiv, input, other)
+    record(w, "floor_divide", (_tensor(input), _tensor(other)), (), _no_derivative, result)
     return result
+
+
+def _no_derivative(w: World, saved: Saved, gradients: Gradients) -> Gradients:
+    raise Unsupported("torch.floor_divide", "has no derivative; torch raises here")
 
 
 @method("__rfloordiv__")
@@ -1052,7 +1057,7 @@ class _WhereBack:
 
 
 @operator("torch.where")
-def where(
+def torch_where(
     w: World,
     condition: Tensor,
     input: Operand | None = None,
@@ -1060,11 +1065,16 @@ def where(
     *,
     out: None = None,
 ) -> object:
-    """Keeps the condition. With one argument it is `nonzero(as_tuple=True)`."""
+    """With one argument it is `nonzero(as_tuple=True)`."""
     if input is None or other is None:
         from .indexing import nonzero
 
         return nonzero(w, condition, as_tuple=True)
+    return where(w, condition, input, other)
+
+
+def where(w: World, condition: Tensor, input: Operand, other: Operand) -> Tensor:
+    """Keeps the condition."""
     tensors = [x for x in (input, other) if isinstance(x, Tensor)]
     result = elementwise(w, "where", result_type(w, input, other), condition, *tensors)
     set_values(result, lambda c, a, b: a if c else b, condition, input, other)
@@ -1075,7 +1085,7 @@ def where(
 
 
 @method("where")
-def where_method(w: World, self: Tensor, condition: Tensor, other: Operand) -> object:
+def where_method(w: World, self: Tensor, condition: Tensor, other: Operand) -> Tensor:
     return where(w, condition, self, other)
 
 
@@ -1157,12 +1167,14 @@ def angle(w: World, input: Tensor, *, out: None = None) -> Tensor:
 def polar(w: World, abs: Tensor, angle: Tensor, *, out: None = None) -> Tensor:
     result = elementwise(w, "polar", dtypes.complex_of(abs.dtype), abs, angle)
     back = _ExtremumBack(abs.requires_grad, angle.requires_grad)
-    record(w, "polar", (abs, angle), (abs, angle, result), back, result)
+    record(w, "polar", (abs, angle), (result,), back, result)
     return result
 
 
 @operator("torch.complex")
 def complex_(w: World, real: Tensor, imag: Tensor, *, out: None = None) -> Tensor:
     result = elementwise(w, "complex", dtypes.complex_of(real.dtype), real, imag)
-    record(w, "complex", (real, imag), (), _WhereBack(real.requires_grad, imag.requires_grad), result)
+    record(
+        w, "complex", (real, imag), (real, imag), _WhereBack(real.requires_grad, imag.requires_grad), result
+    )
     return result

@@ -425,8 +425,14 @@ def quantile(
     lead = q.shape if isinstance(q, Tensor) else ()
     dims = dims_of(dim, input.ndim)
     shape = (*lead, *reduced_shape(input.shape, dims, keepdim))
-    result = w.new(shape, input.dtype, "quantile", input.storage.device)
-    record(w, "quantile", (input,), (input,), _SteppedBack("quantile_backward", input.shape, 1), result)
+    device = input.storage.device
+    ordered = w.new(input.shape, input.dtype, "sort", device)
+    places = w.new(input.shape, dtypes.int64, "sort", device)
+    ranks = [w.new(shape, dtypes.int64, "quantile", device) for _ in range(2)]
+    weight = w.new(shape, input.dtype, "quantile", device)
+    result = w.new(shape, input.dtype, "quantile", device)
+    saved = (ordered, places, *ranks, weight)
+    record(w, "quantile", (input,), saved, _SteppedBack("quantile_backward", input.shape, 2), result)
     return result
 
 
@@ -622,7 +628,7 @@ def logcumsumexp(w: World, input: Tensor, dim: object, *, out: None = None) -> T
 def cummax(w: World, input: Tensor, dim: object, *, out: None = None) -> ValuesIndices:
     values = elementwise(w, "cummax", input.dtype, input)
     indices = elementwise(w, "cummax", dtypes.int64, input)
-    record(w, "cummax", (input,), (indices,), _SteppedBack("cummax_backward", input.shape, 0), values)
+    record(w, "cummax", (input,), (input, indices), _SteppedBack("cummax_backward", input.shape, 0), values)
     return ValuesIndices(values, indices)
 
 

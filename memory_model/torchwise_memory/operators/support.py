@@ -464,6 +464,6 @@ def gather_values(tensor: Tensor, shape: Shape) -> list[float] | None:
 
 def factory_kind(w: World) -> StorageKind | None:
     """Tensors made outside any module are inputs of the step; inside they are intermediate results."""
-    if w.module_path == "" and w.ledger.phase is Phase.FORWARD:
+    if w.module_depth == 0 and w.ledger.phase is Phase.FORWARD:
         return StorageKind.INPUT
     return None

@@ -833,10 +833,15 @@ def repeat(w: World, self: Tensor, *repeats: object) -> Tensor:
     return result
 
 
-@operator("torch.tile", method="tile")
-def tile(w: World, input: Tensor, dims: object) -> Tensor:
-    counts = integers(dims)
-    return repeat(w, input, *((1,) * (input.ndim - len(counts)) + counts))
+@operator("torch.tile")
+def torch_tile(w: World, input: Tensor, dims: object) -> Tensor:
+    return tile(w, input, *integers(dims))
+
+
+@method("tile")
+def tile(w: World, self: Tensor, *dims: object) -> Tensor:
+    counts = shape_of(dims, "Tensor.tile")
+    return repeat(w, self, *((1,) * (self.ndim - len(counts)) + counts))
 
 
 @operator("torch.repeat_interleave", method="repeat_interleave")
