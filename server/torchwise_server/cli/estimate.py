@@ -200,12 +200,12 @@ def _report(options: argparse.Namespace, outcome: _Outcome, reader: Reader) -> N
     if options.format == "text":
         from torchwise_server.reporters import estimate_text
 
-        estimate_text.render(outcome.estimates, outcome.problems, reader.name, report_console())
+        estimate_text.render(outcome.estimates, outcome.problems, reader.sources, report_console())
         return
     from torchwise_server.reporters import estimate_json
 
     render = estimate_json.render if options.format == "json" else estimate_json.render_lines
-    say(render(outcome.estimates, outcome.problems, reader.name))
+    say(render(outcome.estimates, outcome.problems, reader.sources))
 
 
 def _status(options: argparse.Namespace, outcome: _Outcome) -> int:

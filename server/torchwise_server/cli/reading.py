@@ -15,7 +15,7 @@ from torchwise_analysis.source.decode import decode
 from torchwise_analysis.source.lines import split_lines
 from torchwise_analysis.source.notebooks import Notebook, read_notebook
 from torchwise_server.cli.options import shown_path
-from torchwise_server.reporters.check_run import Sources
+from torchwise_server.reporters.sources import Sources
 
 # Larger than any source file that people write by hand; what is larger is data in a .py suit.
 MAX_BYTES = 8 << 20

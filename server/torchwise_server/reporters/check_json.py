@@ -6,7 +6,8 @@ import json
 
 from torchwise_analysis.engine import Problem
 from torchwise_analysis.findings import Edit, Finding, Place
-from torchwise_server.reporters.check_run import CheckRun, Sources
+from torchwise_server.reporters.check_run import CheckRun
+from torchwise_server.reporters.sources import Sources
 
 VERSION = 1
 
@@ -54,7 +55,7 @@ def _problem(problem: Problem, sources: Sources) -> dict[str, object]:
     return {
         "path": sources.name(problem.path),
         "line": None if line is None else line + 1,
-        **({} if line is None else _cell(problem.path, line, sources)),
+        **({} if line is None else sources.cell_fields(problem.path, line)),
         "message": problem.message,
     }
 
@@ -64,14 +65,8 @@ def _start(place: Place, sources: Sources) -> dict[str, object]:
         "path": sources.name(place.path),
         "line": place.span.line + 1,
         "column": place.span.column + 1,
-        **_cell(place.path, place.span.line, sources),
+        **sources.cell_fields(place.path, place.span.line),
     }
-
-
-def _cell(path: str, line: int, sources: Sources) -> dict[str, object]:
-    """Where a line of a notebook's joined code stands in the notebook."""
-    cell = sources.cell(path, line)
-    return {} if cell is None else {"cell": cell[0], "cell_line": cell[1]}
 
 
 def _range(place: Place, sources: Sources) -> dict[str, object]:

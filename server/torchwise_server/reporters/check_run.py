@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from torchwise_analysis.engine import Problem
@@ -22,15 +21,3 @@ class CheckRun:
     files: int
     skipped_by_text: int
     not_analysed: dict[str, int] = field(default_factory=dict[str, int])
-
-
-@dataclass(frozen=True, slots=True)
-class Sources:
-    """How reports speak of files: the name to print for a path, its lines, and the cell of a notebook's line.
-
-    `cell` maps (path, line) to (number of the cell from 1, line in it), None where the file is no notebook.
-    """
-
-    name: Callable[[str], str]
-    lines: Callable[[str], tuple[str, ...]]
-    cell: Callable[[str, int], tuple[int, int] | None]

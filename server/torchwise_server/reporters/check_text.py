@@ -13,8 +13,9 @@ from rich.text import Text
 
 from torchwise_analysis.engine import Problem, ProblemKind
 from torchwise_analysis.findings import Confidence, Edit, Evidence, Finding, Fix, Place, Safety, Severity
-from torchwise_server.reporters.check_run import CheckRun, Sources
+from torchwise_server.reporters.check_run import CheckRun
 from torchwise_server.reporters.excerpt import excerpt
+from torchwise_server.reporters.sources import Sources
 from torchwise_server.reporters.words import count, one_line, visible
 
 COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.HINT: "cyan"}
@@ -79,12 +80,8 @@ class _Writer:
 
     def _address(self, place: Place) -> Text:
         name = one_line(self.sources.name(place.path))
-        where = f"{name}:{self._line(place.path, place.span.line)}:{place.span.column + 1}"
+        where = f"{name}:{self.sources.line(place.path, place.span.line)}:{place.span.column + 1}"
         return Text(where, style=self._link(place.path))
-
-    def _line(self, path: str, line: int) -> str:
-        cell = self.sources.cell(path, line)
-        return str(line + 1) if cell is None else f"cell {cell[0]}:{cell[1]}"
 
     def _link(self, path: str) -> Style:
         file = Path(path)
@@ -174,7 +171,7 @@ class _Writer:
 
     def problem(self, problem: Problem) -> None:
         name = one_line(self.sources.name(problem.path))
-        where = name if problem.line is None else f"{name}:{self._line(problem.path, problem.line)}"
+        where = name if problem.line is None else f"{name}:{self.sources.line(problem.path, problem.line)}"
         text = Text(where, style="bold").append(f"  {_PROBLEMS[problem.kind]}  ", style="bold magenta")
         self.wrapped(text.append(visible(problem.message)), indent=0, hanging=2)
         self.print(Text())

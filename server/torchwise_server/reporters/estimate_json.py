@@ -3,39 +3,38 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from torchwise_analysis.engine import Problem
 from torchwise_memory.report import Alive, Estimate, GpuVerdict, Interval, Origin, Peak, PlanField, Remedy
+from torchwise_server.reporters.sources import Sources
 
 VERSION = 1
 
 
-def render(estimates: Sequence[Estimate], problems: Sequence[Problem], name: Callable[[str], str]) -> str:
+def render(estimates: Sequence[Estimate], problems: Sequence[Problem], sources: Sources) -> str:
     """One JSON document for all files."""
     document = {
         "version": VERSION,
-        "estimates": [as_dict(estimate, name) for estimate in estimates],
-        "problems": [problem_as_dict(problem, name) for problem in problems],
+        "estimates": [as_dict(estimate, sources) for estimate in estimates],
+        "problems": [problem_as_dict(problem, sources) for problem in problems],
     }
     return json.dumps(document, indent=1)
 
 
-def render_lines(
-    estimates: Sequence[Estimate], problems: Sequence[Problem], name: Callable[[str], str]
-) -> str:
+def render_lines(estimates: Sequence[Estimate], problems: Sequence[Problem], sources: Sources) -> str:
     """One JSON object a line: an estimate, or `{"problem": ...}`."""
-    rows: list[dict[str, object]] = [as_dict(estimate, name) for estimate in estimates]
-    rows += [{"problem": problem_as_dict(problem, name)} for problem in problems]
+    rows: list[dict[str, object]] = [as_dict(estimate, sources) for estimate in estimates]
+    rows += [{"problem": problem_as_dict(problem, sources)} for problem in problems]
     return "\n".join(json.dumps(row) for row in rows)
 
 
-def as_dict(estimate: Estimate, name: Callable[[str], str]) -> dict[str, object]:
+def as_dict(estimate: Estimate, sources: Sources) -> dict[str, object]:
     """One estimate as plain values."""
     return {
-        **_origin(estimate.origin, name),
+        **_origin(estimate.origin, sources),
         "kind": estimate.kind.value,
-        "plan": {key: _plan_field(value, name) for key, value in estimate.plan.items()},
+        "plan": {key: _plan_field(value, sources) for key, value in estimate.plan.items()},
         "parameters": estimate.parameters,
         "trainable_parameters": estimate.trainable_parameters,
         "per_gpu": True,
@@ -43,10 +42,10 @@ def as_dict(estimate: Estimate, name: Callable[[str], str]) -> dict[str, object]
         "peak": peak_as_dict(estimate.peak),
         "phase": estimate.phase.value if estimate.phase else None,
         "breakdown": dict(estimate.breakdown),
-        "alive": [_alive(group, name) for group in estimate.alive],
+        "alive": [_alive(group, sources) for group in estimate.alive],
         "assumptions": list(estimate.assumptions),
         "gpus": [_gpu(gpu) for gpu in estimate.gpus],
-        "remedies": [_remedy(remedy, name) for remedy in estimate.remedies],
+        "remedies": [_remedy(remedy, sources) for remedy in estimate.remedies],
     }
 
 
@@ -59,11 +58,12 @@ def peak_as_dict(peak: Peak) -> dict[str, object]:
     }
 
 
-def problem_as_dict(problem: Problem, name: Callable[[str], str]) -> dict[str, object]:
+def problem_as_dict(problem: Problem, sources: Sources) -> dict[str, object]:
     """A problem with its line from 1."""
     return {
-        "path": name(problem.path),
+        "path": sources.name(problem.path),
         "line": None if problem.line is None else problem.line + 1,
+        **({} if problem.line is None else sources.cell_fields(problem.path, problem.line)),
         "message": problem.message,
     }
 
@@ -74,28 +74,34 @@ def _interval(interval: Interval | None) -> dict[str, int] | None:
     return {"low": interval.low, "point": interval.point, "high": interval.high}
 
 
-def _origin(origin: Origin | None, name: Callable[[str], str]) -> dict[str, object]:
-    return {} if origin is None else {"path": name(origin.path), "line": origin.line}
+def _origin(origin: Origin | None, sources: Sources) -> dict[str, object]:
+    if origin is None:
+        return {}
+    return {
+        "path": sources.name(origin.path),
+        "line": origin.line,
+        **sources.cell_fields(origin.path, origin.line - 1),
+    }
 
 
-def _plan_field(plan_field: PlanField, name: Callable[[str], str]) -> dict[str, object]:
+def _plan_field(plan_field: PlanField, sources: Sources) -> dict[str, object]:
     value = plan_field.value
     field: dict[str, object] = {
         "value": list(value) if isinstance(value, tuple) else value,
         "source": plan_field.source.value,
-        **_origin(plan_field.origin, name),
+        **_origin(plan_field.origin, sources),
     }
     if plan_field.why:
         field["why"] = plan_field.why
     return field
 
 
-def _alive(group: Alive, name: Callable[[str], str]) -> dict[str, object]:
+def _alive(group: Alive, sources: Sources) -> dict[str, object]:
     return {
         "bytes": group.bytes,
         "what": group.what,
         "count": group.count,
-        **_origin(group.origin, name),
+        **_origin(group.origin, sources),
     }
 
 
@@ -108,7 +114,7 @@ def _gpu(gpu: GpuVerdict) -> dict[str, object]:
     }
 
 
-def _remedy(remedy: Remedy, name: Callable[[str], str]) -> dict[str, object]:
+def _remedy(remedy: Remedy, sources: Sources) -> dict[str, object]:
     return {
         "change": remedy.change,
         "saves_bytes": remedy.saves_bytes,
@@ -116,7 +122,7 @@ def _remedy(remedy: Remedy, name: Callable[[str], str]) -> dict[str, object]:
         "cost": remedy.cost,
         "edits": [
             {
-                "path": name(edit.path),
+                "path": sources.name(edit.path),
                 "line": edit.line + 1,
                 "column": edit.column + 1,
                 "end_line": edit.end_line + 1,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from rich import box
 from rich.console import Console, Group, RenderableType
@@ -24,6 +24,7 @@ from torchwise_memory.report import (
     Source,
     Verdict,
 )
+from torchwise_server.reporters.sources import Sources
 from torchwise_server.reporters.words import amount, count, one_line, size, visible
 
 _VERDICTS = {
@@ -60,14 +61,16 @@ _WIDE = 80
 
 
 def render(
-    estimates: Sequence[Estimate], problems: Sequence[Problem], name: Callable[[str], str], console: Console
+    estimates: Sequence[Estimate], problems: Sequence[Problem], sources: Sources, console: Console
 ) -> None:
     """Print a panel for each loop, then what got no answer and why."""
-    writer = _Writer(name, console)
+    writer = _Writer(sources, console)
     for estimate in estimates:
         console.print(writer.panel(estimate))
     for problem in problems:
-        where = one_line(name(problem.path)) + ("" if problem.line is None else f":{problem.line + 1}")
+        where = one_line(sources.name(problem.path)) + (
+            "" if problem.line is None else f":{sources.line(problem.path, problem.line)}"
+        )
         note = Text(where, style="bold").append("  no estimate  ", style="bold magenta")
         console.print(note.append(visible(problem.message)))
 
@@ -75,16 +78,16 @@ def render(
 class _Writer:
     """Panels that name files in one way, for one console."""
 
-    def __init__(self, name: Callable[[str], str], console: Console) -> None:
-        self.name = name
+    def __init__(self, sources: Sources, console: Console) -> None:
+        self.sources = sources
         self.unicode = (console.encoding or "ascii").lower().startswith("utf")
         self.width = min(console.width, _WIDEST)
         self.bar_cells = max(8, min(_BAR_CELLS, self.width - 50))
 
     def panel(self, estimate: Estimate) -> Panel:
-        title = (
-            f"{estimate.kind.value} loop  {one_line(self.name(estimate.origin.path))}:{estimate.origin.line}"
-        )
+        path, line = estimate.origin
+        where = f"{one_line(self.sources.name(path))}:{self.sources.line(path, line - 1)}"
+        title = f"{estimate.kind.value} loop  {where}"
         return Panel(
             Group(*self._sections(estimate)),
             title=Text(title, style="bold"),
@@ -246,9 +249,10 @@ class _Writer:
     def _place(self, origin: Origin | None, home: str) -> str:
         if origin is None:
             return ""
+        line = self.sources.line(origin.path, origin.line - 1)
         if origin.path == home:
-            return f"line {origin.line}"
-        return f"{one_line(self.name(origin.path))}:{origin.line}"
+            return f"line {line}" if line.isdigit() else line
+        return f"{one_line(self.sources.name(origin.path))}:{line}"
 
     def _list(self, items: Sequence[str]) -> Table:
         table = _columns("left", "left")

@@ -82,6 +82,16 @@ def test_a_verdict_can_fail_the_run(cli: Cli, floor: str, status: int) -> None:
     assert cli("estimate", "a.py", "--fail-on", floor).status == status
 
 
+def test_loops_of_notebooks_are_found_by_cell(cli: Cli, tmp_path: Path, validate: Validate) -> None:
+    cells = [{"cell_type": "code", "source": source} for source in ("import torch", "for x in y:\n    pass")]
+    (tmp_path / "n.ipynb").write_text(json.dumps({"cells": cells}))
+    document = cli("estimate", "n.ipynb", "--format", "json").json()
+    validate("estimate", document)
+    estimate = document["estimates"][0]
+    assert (estimate["line"], estimate["cell"], estimate["cell_line"]) == (2, 2, 1)
+    assert "training loop  n.ipynb:cell 2:1" in cli("estimate", "n.ipynb").out
+
+
 def test_nothing_to_estimate(cli: Cli) -> None:
     assert cli("estimate").status == 2
     assert cli("estimate", "nothing.py").status == 2

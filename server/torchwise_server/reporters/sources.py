@@ -1,0 +1,28 @@
+"""How reports speak of files and lines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """How reports speak of files: the name to print for a path, its lines, and the cell of a notebook's line.
+
+    `cell` maps (path, line) to (number of the cell from 1, line in it), None where the file is no notebook.
+    """
+
+    name: Callable[[str], str]
+    lines: Callable[[str], tuple[str, ...]]
+    cell: Callable[[str, int], tuple[int, int] | None]
+
+    def line(self, path: str, line: int) -> str:
+        """A line (from 0) as a reader finds it: its number from 1, or the cell and the line in it."""
+        cell = self.cell(path, line)
+        return str(line + 1) if cell is None else f"cell {cell[0]}:{cell[1]}"
+
+    def cell_fields(self, path: str, line: int) -> dict[str, int]:
+        """Where a line (from 0) of a notebook's joined code stands in the notebook, for JSON."""
+        cell = self.cell(path, line)
+        return {} if cell is None else {"cell": cell[0], "cell_line": cell[1]}
