@@ -116,7 +116,7 @@ def native_class(host: type[Any], name: str, bases: Iterable[str] = ()) -> Nativ
     return NativeClass(
         name=name,
         bases=tuple(bases),
-        params=host.signature if hasattr(host, "signature") else _params(host.init),
+        params=_init_params(host),
         make=host,
         construct=_with_self("init", name),
         attributes=MappingProxyType(attributes),
@@ -124,6 +124,14 @@ def native_class(host: type[Any], name: str, bases: Iterable[str] = ()) -> Nativ
         statics=MappingProxyType(statics),
         host=host,
     )
+
+
+def _init_params(host: type[Any]) -> tuple[Param, ...]:
+    if hasattr(host, "signature"):
+        signature: tuple[Param, ...] = host.signature
+        return signature
+    # what a library only returns (an output, a cache) has no constructor to call
+    return _params(host.init) if hasattr(host, "init") else ()
 
 
 def _params(function: Callable[..., Any]) -> tuple[Param, ...]:

@@ -191,8 +191,10 @@ class Interpreter:
                 return value
         if name in self.builtins:
             return self.builtins[name]
-        if name == "__file__":
+        if name in ("__file__", "__path__"):
             return module.path
+        if name in ("__doc__", "__spec__", "__package__"):
+            return None
         self.place(node, frame)
         if self.library.star_unknown(module):
             return Unknown(f"the name {name}", self.origin())

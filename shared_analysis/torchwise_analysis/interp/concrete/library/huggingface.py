@@ -391,7 +391,7 @@ def decorator_space(it: Interpreter, name: str, scope: LazyScope | None) -> Name
             return Builtin(member, lambda it, a, k: False)
         if member.startswith("__"):
             return MISSING
-        return Builtin(member, _decorate)
+        return Builtin(member, _factory if member.startswith("use_kernel") else _decorate)
 
     return Namespace(name, resolve=resolve)
 
@@ -400,6 +400,11 @@ def _decorate(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
     """`@d` and `@d(...)` alike: the function or class as it is."""
     if len(args) == 1 and not keywords and isinstance(args[0], (Function, Class, Builtin)):
         return args[0]
+    return Builtin("decorator", lambda it, a, k: a[0] if a else None)
+
+
+def _factory(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    """`@d(f)` where `f` is an option, not what is decorated."""
     return Builtin("decorator", lambda it, a, k: a[0] if a else None)
 
 

@@ -242,6 +242,13 @@ class LazyScope:
         if isinstance(statement, nodes.ImportFrom) and any(a.name == "*" for a in statement.names):
             self._pending_stars.append(statement)
             return
+        if isinstance(statement, nodes.If) and _is_for_type_checkers(statement.test):
+            # the lazy top level of a package: the imports it shows to type checkers are the ones it makes
+            for inner in _imports_below(statement):
+                for alias in inner.names:
+                    single = nodes.ImportFrom(inner.span, inner.module, (alias,), inner.level)
+                    self.binders.setdefault(alias.asname or alias.name, []).append((single, base))
+            return
         if isinstance(statement, _GUARDS):
             for inner in _stars_below(statement):
                 self._pending_stars.append(inner)
@@ -307,6 +314,20 @@ def _target_names(target: nodes.Expr) -> Iterator[str]:
             yield from _target_names(element)
     elif isinstance(target, nodes.Starred):
         yield from _target_names(target.value)
+
+
+def _is_for_type_checkers(test: nodes.Expr) -> bool:
+    if isinstance(test, nodes.BoolOp):
+        return any(_is_for_type_checkers(value) for value in test.values)
+    return isinstance(test, nodes.Name) and test.id == "TYPE_CHECKING"
+
+
+def _imports_below(statement: nodes.Stmt) -> Iterator[nodes.ImportFrom]:
+    for block in _blocks(statement):
+        for inner, _ in _top_level(block, 0):
+            if isinstance(inner, nodes.ImportFrom):
+                yield inner
+            yield from _imports_below(inner)
 
 
 def _stars_below(statement: nodes.Stmt) -> Iterator[nodes.ImportFrom]:

@@ -61,6 +61,10 @@ class Spaces:
     def _make(self, name: str) -> Value:
         if name in self.makers:
             return self.makers[name](self.it)
+        if name == "peft":
+            # its adapters are modelled, whether or not the package can be read
+            scope = self.it.library.imports.replacement(name)
+            return None if scope is None else scope.module
         if name in huggingface.DECORATOR_MODULES:
             return huggingface.decorator_space(self.it, name, self.it.library.imports.replacement(name))
         root = name.partition(".")[0]
