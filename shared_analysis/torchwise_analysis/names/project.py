@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from torchwise_analysis.source import lower_text
@@ -94,8 +95,11 @@ class Project:
         if open_module is not None:
             return open_module
         if path not in self._modules:
-            text = self.text(path)
-            self._modules[path] = None if text is None else lower_text(path, text)
+            if any(_is_below(path, folder) for folder in self.libraries):
+                self._modules[path] = _library_module(path, _stamp(path))
+            else:
+                text = self.text(path)
+                self._modules[path] = None if text is None else lower_text(path, text)
         return self._modules[path]
 
     def forget(self, path: str) -> None:
@@ -172,6 +176,21 @@ def _in_folder(folder: str, parts: Sequence[str]) -> tuple[str, bool] | None:
 def _package_file(folder: str) -> tuple[str, bool] | None:
     package = os.path.join(folder, "__init__.py")
     return (package, True) if os.path.isfile(package) else None
+
+
+@lru_cache(maxsize=256)
+def _library_module(path: str, stamp: tuple[int, int]) -> Module | None:
+    """Libraries do not change between two analyses; `stamp` notices when one does."""
+    text = _read(path)
+    return None if text is None else lower_text(path, text)
+
+
+def _stamp(path: str) -> tuple[int, int]:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return (0, 0)
+    return (status.st_mtime_ns, status.st_size)
 
 
 def _is_below(path: str, folder: str) -> bool:

@@ -103,7 +103,10 @@ def binary(it: Interpreter, op: str, left: Value, right: Value) -> Value:
         return it.derived(right)
     if isinstance(left, Symbol) or isinstance(right, Symbol):
         return symbol_binary(op, left, right)
-    if isinstance(left, Instance) or isinstance(right, Instance) or isinstance(left, Class):
+    if op == "|" and (isinstance(left, Class) or isinstance(right, Class)):
+        # a union of types, as `isinstance` takes it
+        return (*(left if isinstance(left, tuple) else (left,)), *(right if isinstance(right, tuple) else (right,)))
+    if isinstance(left, Instance) or isinstance(right, Instance):
         return _by_method(it, op, left, right)
     if isinstance(left, Size):
         left = tuple(left)
@@ -190,8 +193,6 @@ def _by_method(it: Interpreter, op: str, left: Value, right: Value) -> Value:
             result = it.call(method, [receiver, argument], {})
             if result is not it.not_implemented:
                 return result
-    if op == "|" and isinstance(left, Class):
-        return (left, right)
     bare_left = left.payload if isinstance(left, Instance) and left.payload is not None else left
     bare_right = right.payload if isinstance(right, Instance) and right.payload is not None else right
     if bare_left is left and bare_right is right:

@@ -63,6 +63,9 @@ DECORATOR_MODULES = frozenset(
     }
 )
 
+# Questions about the environment that are answered with yes.
+_PRESENT = frozenset({"is_torch_available", "is_transformers_available", "is_torchvision_available"})
+
 # How the class of each auto class ends, in the order in which endings are tried.
 _ENDINGS: dict[str, tuple[str, ...]] = {
     "AutoModel": ("Model",),
@@ -388,7 +391,8 @@ def decorator_space(it: Interpreter, name: str, scope: LazyScope | None) -> Name
         if member[:1].isupper():
             return Unknown(f"{name}.{member}")
         if member.startswith(("is_", "has_")):
-            return Builtin(member, lambda it, a, k: False)
+            answer = member in _PRESENT
+            return Builtin(member, lambda it, a, k: answer)
         if member.startswith("__"):
             return MISSING
         return Builtin(member, _factory if member.startswith("use_kernel") else _decorate)
