@@ -78,10 +78,17 @@ class Reader:
     @property
     def sources(self) -> Sources:
         """How reports speak of what was read."""
-        return Sources(self.name, self.lines, self.cell)
+        return Sources(self.name, self.short, self.lines, self.cell)
 
     def name(self, path: str) -> str:
         return self._names.get(path) or shown_path(path)
+
+    def short(self, path: str) -> str:
+        for project in self._projects.values():
+            for folder in project.libraries:
+                if path.startswith(folder.rstrip(os.sep) + os.sep):
+                    return path[len(folder.rstrip(os.sep)) + 1 :]
+        return self.name(path)
 
     def lines(self, path: str) -> tuple[str, ...]:
         """Lines without their endings; none where the file cannot be read."""

@@ -91,7 +91,7 @@ class _Writer:
     def _position(self, place: Place, home: str) -> str:
         cell = self.sources.cell(place.path, place.span.line)
         line = f"cell {cell[0]}, line {cell[1]}" if cell is not None else f"line {place.span.line + 1}"
-        return line if place.path == home else f"{one_line(self.sources.name(place.path))}, {line}"
+        return line if place.path == home else f"{one_line(self.sources.short(place.path))}, {line}"
 
     def _gutter(self, finding: Finding) -> int:
         places = (finding.place, *(link.place for link in finding.evidence))

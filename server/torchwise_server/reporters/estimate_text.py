@@ -153,6 +153,8 @@ class _Writer:
             point = (
                 Text("unknown", style="dim") if interval is None else Text(size(interval.point), style="bold")
             )
+            if interval is None and label == "device":
+                meaning = "depends on the card: name one with --gpu"
             note = Text(meaning if self.width >= _WIDE else "", style="dim")
             table.add_row(label, point, Text(self._range(interval)), note)
         return table
@@ -252,7 +254,7 @@ class _Writer:
         line = self.sources.line(origin.path, origin.line - 1)
         if origin.path == home:
             return f"line {line}" if line.isdigit() else line
-        return f"{one_line(self.sources.name(origin.path))}:{line}"
+        return f"{one_line(self.sources.short(origin.path))}:{line}"
 
     def _list(self, items: Sequence[str]) -> Table:
         table = _columns("left", "left")

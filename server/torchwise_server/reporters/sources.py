@@ -10,10 +10,12 @@ from dataclasses import dataclass
 class Sources:
     """How reports speak of files: the name to print for a path, its lines, and the cell of a notebook's line.
 
+    `short` is the name for a reader, who knows a library's file by its place in the library.
     `cell` maps (path, line) to (number of the cell from 1, line in it), None where the file is no notebook.
     """
 
     name: Callable[[str], str]
+    short: Callable[[str], str]
     lines: Callable[[str], tuple[str, ...]]
     cell: Callable[[str, int], tuple[int, int] | None]
 
