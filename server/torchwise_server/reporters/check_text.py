@@ -37,6 +37,8 @@ def render(run: CheckRun, sources: Sources, console: Console, *, statistics: boo
         writer.finding(finding)
     for problem in run.problems:
         writer.problem(problem)
+    if run.problems:
+        writer.print(Text())
     if statistics:
         writer.statistics(run)
     writer.summary(run)
@@ -66,8 +68,7 @@ class _Writer:
             self.wrapped(Text(f"also {other.rule} ({line}): {visible(other.message)}", style="dim"), indent=2)
         for fix in finding.fixes:
             self._fix(fix)
-        more = Text("  more: ", style="dim").append(f"torchwise explain {finding.rule}", style="dim")
-        self.print(more)
+        self.print(Text(f"  more: torchwise explain {finding.rule}", style="dim"))
         self.print(Text())
 
     def _heading(self, finding: Finding, colour: str) -> Text:
@@ -102,7 +103,7 @@ class _Writer:
         return str(place.span.line + 1 if cell is None else cell[1])
 
     def _evidence(self, number: int, link: Evidence, finding: Place, gutter: int) -> None:
-        note = Text(f"  {number}. ", style="bold")
+        note = Text().append(f"  {number}. ", style="bold")
         note.append(self._position(link.place, finding.path), style="bold").append(": ")
         self.wrapped(note.append(visible(link.message)), indent=0, hanging=5)
         if link.place != finding:  # that source stands right above
@@ -119,22 +120,22 @@ class _Writer:
         part = excerpt(line, span.column, end, self.console.width - gutter - 6)
         bar = " │ " if self.unicode else " | "
         blank = " " * gutter
-        code = (
-            Text(f"  {self._number(place):>{gutter}}", style="dim").append(bar, style="dim").append(part.text)
-        )
+        code = Text().append(f"  {self._number(place):>{gutter}}{bar}", style="dim").append(part.text)
         self.print(code)
         if part.start == 0 and part.length >= cell_len(part.text):
             return  # marking the whole line says nothing
-        carets = Text(f"  {blank}{bar}", style="dim").append(" " * part.start)
+        carets = Text().append(f"  {blank}{bar}", style="dim").append(" " * part.start)
         self.print(carets.append("^" * part.length, style=style))
 
     # ------------------------------------------------------------------ fixes
 
     def _fix(self, fix: Fix) -> None:
         if fix.safety is Safety.ADVICE or not fix.edits:
-            self.wrapped(Text("  advice: ", style="bold").append(visible(fix.title)), indent=0, hanging=10)
+            self.wrapped(
+                Text().append("  advice: ", style="bold").append(visible(fix.title)), indent=0, hanging=10
+            )
             return
-        heading = Text("  fix: ", style="bold green").append(visible(fix.title))
+        heading = Text().append("  fix: ", style="bold green").append(visible(fix.title))
         if "changes training" not in fix.title:
             heading.append(_SAFETY[fix.safety], style="dim")
         self.wrapped(heading, indent=0, hanging=7)
@@ -172,9 +173,10 @@ class _Writer:
     def problem(self, problem: Problem) -> None:
         name = one_line(self.sources.name(problem.path))
         where = name if problem.line is None else f"{name}:{self.sources.line(problem.path, problem.line)}"
-        text = Text(where, style="bold").append(f"  {_PROBLEMS[problem.kind]}  ", style="bold magenta")
+        text = (
+            Text().append(where, style="bold").append(f"  {_PROBLEMS[problem.kind]}  ", style="bold magenta")
+        )
         self.wrapped(text.append(visible(problem.message)), indent=0, hanging=2)
-        self.print(Text())
 
     def statistics(self, run: CheckRun) -> None:
         counts = Counter(finding.rule for finding in run.findings)
@@ -218,7 +220,7 @@ def _summary(run: CheckRun) -> Text:
         for severity in Severity
         if by_severity[severity]
     ]
-    found = Text(", ").join(parts) if parts else Text("No findings", style="bold green")
+    found = Text(", ").join(parts) if parts else Text().append("No findings", style="bold green")
     text = found.append(f" in {count(run.files, 'file')}")
     fixable = sum(any(fix.edits for fix in finding.fixes) for finding in run.findings)
     if fixable:

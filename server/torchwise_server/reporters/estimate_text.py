@@ -71,7 +71,7 @@ def render(
         where = one_line(sources.name(problem.path)) + (
             "" if problem.line is None else f":{sources.line(problem.path, problem.line)}"
         )
-        note = Text(where, style="bold").append("  no estimate  ", style="bold magenta")
+        note = Text().append(where, style="bold").append("  no estimate  ", style="bold magenta")
         console.print(note.append(visible(problem.message)))
 
 
@@ -208,8 +208,10 @@ class _Writer:
             min(self.bar_cells, round(self.bar_cells * value / gpu.total_bytes))
             for value in (peak.point, peak.high)
         )
-        bar = Text(full * max(point, 1), style=style).append(
-            shade * max(0, high - max(point, 1)), style=style
+        bar = (
+            Text()
+            .append(full * max(point, 1), style=style)
+            .append(shade * max(0, high - max(point, 1)), style=style)
         )
         bar.append(empty * (self.bar_cells - max(high, point, 1)), style="dim")
         return bar.append(over if peak.point > gpu.total_bytes else " ", style=style)
