@@ -391,10 +391,12 @@ class Allocator:
         if self.capacity_bytes is None:
             return
         target = self.reserved - int(self.settings.garbage_collection_threshold * self.capacity_bytes)
-        idle = [entry[2] for entry in self._free_large if entry[2].prev is None and entry[2].next is None]
+        idle: list[Block] = [
+            entry[2] for entry in self._free_large if entry[2].prev is None and entry[2].next is None
+        ]
         while target > 0 and idle:
             mean_age = sum(self._searches - block.free_since for block in idle) / len(idle)
-            old = [block for block in idle if self._searches - block.free_since >= mean_age]
+            old: list[Block] = [block for block in idle if self._searches - block.free_since >= mean_age]
             for block in old:
                 if target <= 0:
                     return
@@ -452,7 +454,8 @@ def _next_power2_division(bytes_: int, divisions: int) -> int:
 
 def _split_options(text: str) -> list[str]:
     """Splits at commas outside brackets: `roundup_power2_divisions:[256:1,512:2,>:8]` is one option."""
-    options, depth, start = [], 0, 0
+    options: list[str] = []
+    depth = start = 0
     for index, character in enumerate(text):
         depth += (character == "[") - (character == "]")
         if character == "," and depth == 0:

@@ -17,6 +17,7 @@ SIZES = st.one_of(
     st.integers(9 * MIB, 11 * MIB),
     st.integers(1, 200 * MIB),
 )
+History = list[tuple[bool, int, int]]
 HISTORIES = st.lists(st.tuples(st.booleans(), SIZES, st.integers(0, 1 << 30)), max_size=120)
 OPTIONS = st.sampled_from(
     [
@@ -28,7 +29,7 @@ OPTIONS = st.sampled_from(
 )
 
 
-def test_sizes_are_rounded_to_512_bytes():
+def test_sizes_are_rounded_to_512_bytes() -> None:
     allocator = Allocator()
     assert [allocator.malloc(n).size for n in (1, 512, 513, 1000)] == [512, 512, 1024, 1024]
 
@@ -45,27 +46,27 @@ def test_sizes_are_rounded_to_512_bytes():
         (151 * MIB, 152 * MIB),
     ],
 )
-def test_segment_sizes(bytes_: int, reserved: int):
+def test_segment_sizes(bytes_: int, reserved: int) -> None:
     allocator = Allocator()
     allocator.malloc(bytes_)
     assert allocator.reserved == reserved
 
 
-def test_an_unsplit_remainder_of_up_to_one_mebibyte_counts_as_allocated():
+def test_an_unsplit_remainder_of_up_to_one_mebibyte_counts_as_allocated() -> None:
     allocator = Allocator()
     assert allocator.malloc(11 * MIB).size == 12 * MIB
     assert allocator.malloc(11 * MIB - 512).size == 11 * MIB - 512
     assert allocator.allocated == 23 * MIB - 512
 
 
-def test_small_requests_never_use_large_segments():
+def test_small_requests_never_use_large_segments() -> None:
     allocator = Allocator()
     allocator.free(allocator.malloc(15 * MIB))
     allocator.malloc(1024)
     assert allocator.reserved == 16 * MIB + 2 * MIB
 
 
-def test_best_fit_takes_the_smallest_block_that_is_large_enough():
+def test_best_fit_takes_the_smallest_block_that_is_large_enough() -> None:
     allocator = Allocator()
     large, _, middle, _ = (allocator.malloc(n * MIB) for n in (64, 30, 40, 30))
     allocator.free(large)
@@ -73,7 +74,7 @@ def test_best_fit_takes_the_smallest_block_that_is_large_enough():
     assert allocator.malloc(39 * MIB + 512 * 1024).addr == middle.addr
 
 
-def test_expandable_segments_grow_by_pages_and_split_exactly():
+def test_expandable_segments_grow_by_pages_and_split_exactly() -> None:
     allocator = Allocator(AllocatorSettings(expandable_segments=True))
     first = allocator.malloc(21 * MIB)
     assert (first.size, allocator.reserved) == (21 * MIB, 40 * MIB)
@@ -86,7 +87,7 @@ def test_expandable_segments_grow_by_pages_and_split_exactly():
     assert allocator.reserved == 140 * MIB
 
 
-def test_near_the_limit_cached_segments_are_released_and_the_request_retried():
+def test_near_the_limit_cached_segments_are_released_and_the_request_retried() -> None:
     allocator = Allocator(capacity_bytes=100 * MIB)
     allocator.free(allocator.malloc(60 * MIB))
     allocator.malloc(80 * MIB)
@@ -95,7 +96,7 @@ def test_near_the_limit_cached_segments_are_released_and_the_request_retried():
         allocator.malloc(30 * MIB)
 
 
-def test_garbage_collection_frees_idle_blocks_above_the_threshold():
+def test_garbage_collection_frees_idle_blocks_above_the_threshold() -> None:
     conf = AllocatorSettings(garbage_collection_threshold=0.5)
     allocator = Allocator(conf, capacity_bytes=100 * MIB, limited=True)
     allocator.free(allocator.malloc(60 * MIB))
@@ -103,7 +104,7 @@ def test_garbage_collection_frees_idle_blocks_above_the_threshold():
     assert (allocator.reserved, allocator.retries) == (70 * MIB, 0)
 
 
-def test_oversized_blocks_are_not_split():
+def test_oversized_blocks_are_not_split() -> None:
     allocator = Allocator(AllocatorSettings(max_split_bytes=64 * MIB))
     allocator.free(allocator.malloc(200 * MIB))
     allocator.malloc(30 * MIB)
@@ -111,13 +112,13 @@ def test_oversized_blocks_are_not_split():
     assert allocator.malloc(190 * MIB).size == 200 * MIB
 
 
-def test_power_of_two_divisions():
+def test_power_of_two_divisions() -> None:
     allocator = Allocator(AllocatorSettings(power2_divisions=((0, 4),)))
     assert allocator.rounded(1200 * 1024) == 1280 * 1024
     assert allocator.rounded(1024) == 1024
 
 
-def test_options_are_read_and_unknown_ones_kept():
+def test_options_are_read_and_unknown_ones_kept() -> None:
     conf = AllocatorSettings.parse(
         "expandable_segments:True, max_split_size_mb:128,"
         "roundup_power2_divisions:[256:1,512:2,>:8],colour:red"
@@ -133,7 +134,7 @@ def test_options_are_read_and_unknown_ones_kept():
 
 @given(HISTORIES, OPTIONS)
 @settings(max_examples=150, deadline=None)
-def test_bytes_are_conserved_and_blocks_never_overlap(history, conf):
+def test_bytes_are_conserved_and_blocks_never_overlap(history: History, conf: AllocatorSettings) -> None:
     allocator = Allocator(conf)
     live: list[Block] = []
     seen_allocated = seen_reserved = 0
@@ -158,7 +159,7 @@ def test_bytes_are_conserved_and_blocks_never_overlap(history, conf):
 
 @given(HISTORIES)
 @settings(max_examples=60, deadline=None)
-def test_a_capacity_is_never_exceeded(history):
+def test_a_capacity_is_never_exceeded(history: History) -> None:
     allocator = Allocator(capacity_bytes=256 * MIB)
     live: list[Block] = []
     for is_free, bytes_, choice in history:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +103,7 @@ def train(w: World, config: dict[str, Any]) -> None:
                 METHODS["backward"].call(w, scaler.scale(w, loss))
             else:
                 METHODS["backward"].call(w, loss)
-        if config.get("clip"):
+        if config.get("clip") and scaler is not None:
             scaler.unscale_(w, steps)
             CLASS_FUNCTIONS["torch.nn.utils.clip_grad_norm_"].call(
                 w, model.list_parameters(w), config["clip"]
@@ -134,7 +135,7 @@ def infer(w: World, config: dict[str, Any]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def without_collector():
+def without_collector() -> Iterator[None]:
     """Lifetimes must not depend on the collector."""
     gc.collect()
     gc.disable()
@@ -157,7 +158,7 @@ FAMILY_ROWS = [row for row in ROWS if row["config"].get("model_type") in familie
 
 
 @pytest.mark.parametrize("row", FAMILY_ROWS, ids=lambda row: row["config"]["id"])
-def test_peak_of_a_step(row: dict[str, Any]):
+def test_peak_of_a_step(row: dict[str, Any]) -> None:
     w = run(row["config"])
     assert w.ledger.peak_bytes == pytest.approx(row["peak_allocated"], rel=0.005)
     assert w.ledger.peak_phase is PHASES[row["peak_phase"]]
@@ -165,14 +166,14 @@ def test_peak_of_a_step(row: dict[str, Any]):
 
 
 @pytest.mark.parametrize("row", FAMILY_ROWS, ids=lambda row: row["config"]["id"])
-def test_requested_bytes_are_exact(row: dict[str, Any]):
+def test_requested_bytes_are_exact(row: dict[str, Any]) -> None:
     """Without rounding, what is alive at the peak is the same list of tensors, but for scalars."""
     w = World(SummingAllocator(), sm=row["config"].get("sm", 80))
     execute(w, row["config"])
     assert abs(w.ledger.peak_bytes - row["peak_requested"]) <= 64
 
 
-def test_reserved_peaks_are_close():
+def test_reserved_peaks_are_close() -> None:
     errors = []
     for row in FAMILY_ROWS[:8]:
         w = run(row["config"])
@@ -181,12 +182,12 @@ def test_reserved_peaks_are_close():
 
 
 @pytest.mark.parametrize("row", FAMILY_ROWS, ids=lambda row: row["config"]["id"])
-def test_parameters_are_exact(row: dict[str, Any]):
+def test_parameters_are_exact(row: dict[str, Any]) -> None:
     model = build(World(), row["config"])
     assert sum(parameter.numel for _, parameter in model.walk_parameters()) == row["params"]
 
 
-def test_expandable_segments_waste_less():
+def test_expandable_segments_waste_less() -> None:
     row = next(row for row in ROWS if row["config"]["id"] == "gpt2-shape-04")
     w = run(row["config"], AllocatorSettings(expandable_segments=True))
     assert w.ledger.peak_bytes == pytest.approx(row["peak_allocated_expandable"], rel=0.001)
@@ -201,7 +202,7 @@ MEASURED = [json.loads(line) for line in (DATA.parent / "measured_t4.jsonl").rea
     [row for row in MEASURED if "seq_len" in row["config"]],
     ids=lambda row: f"{row['model']}-{row['config']['batch_size']}",
 )
-def test_measured_on_a_t4(row: dict[str, Any]):
+def test_measured_on_a_t4(row: dict[str, Any]) -> None:
     w = World(Allocator(), sm=75)
     step_as_measured(w, row)
     w.close()
@@ -234,7 +235,7 @@ def step_as_measured(w: World, row: dict[str, Any]) -> None:
         adam.step(w)
 
 
-def test_gpt2_has_the_names_of_the_published_checkpoint():
+def test_gpt2_has_the_names_of_the_published_checkpoint() -> None:
     w = World()
     model = families.build(w, "GPT2LMHeadModel", families.config_of("openai-community/gpt2"))
     names = [name for name, _ in model.walk_parameters()]

@@ -67,12 +67,12 @@ from torchwise_memory.hardware import MIB, UnknownGpuError, find, instance
         ("BM.GPU4.8", "a100-40gb"),
     ],
 )
-def test_spellings(spelling: str, name: str):
+def test_spellings(spelling: str, name: str) -> None:
     assert find(spelling).name == name
     assert find(spelling.upper()).name == name
 
 
-def test_every_card_and_machine_finds_itself():
+def test_every_card_and_machine_finds_itself() -> None:
     for gpu in hardware.gpus():
         assert find(gpu.name) is gpu
         assert find(gpu.title).total_bytes == gpu.total_bytes
@@ -81,7 +81,7 @@ def test_every_card_and_machine_finds_itself():
         assert find(machine.name) is machine.gpu
 
 
-def test_totals_are_what_pytorch_prints_and_not_the_nominal_size():
+def test_totals_are_what_pytorch_prints_and_not_the_nominal_size() -> None:
     assert find("t4").total_bytes == 14913 * MIB
     assert find("a100-80gb").total_bytes == 81050 * MIB
     for gpu in hardware.gpus():
@@ -89,20 +89,20 @@ def test_totals_are_what_pytorch_prints_and_not_the_nominal_size():
             assert 0.85 <= gpu.total_bytes / (gpu.nominal_gb * 1024 * MIB) <= 1.06, gpu.name
 
 
-def test_compute_capability():
+def test_compute_capability() -> None:
     assert [find(name).sm for name in ("t4", "a100", "3090", "h100", "b200", "mi300x")] == [
         75, 80, 86, 90, 100, None,
     ]  # fmt: skip
 
 
-def test_machines_have_a_count():
+def test_machines_have_a_count() -> None:
     machine = instance("P4D.24XLarge")
     assert machine is not None
     assert (machine.provider, machine.count, machine.gpu.name) == ("AWS", 8, "a100-40gb")
     assert instance("no-such-machine") is None
 
 
-def test_an_unknown_name_gets_suggestions():
+def test_an_unknown_name_gets_suggestions() -> None:
     with pytest.raises(UnknownGpuError) as caught:
         find("RTX 3900")
     assert "rtx-3090" in caught.value.suggestions

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,7 @@ def w() -> World:
 
 
 @pytest.fixture(autouse=True)
-def without_collector():
+def without_collector() -> Iterator[None]:
     gc.collect()
     gc.disable()
     yield
@@ -108,11 +109,11 @@ def tensor(w: World, *shape: int, dtype: Any = FLOAT32, grad: bool = False) -> T
         ("AdaptiveLogSoftmaxWithLoss", (64, 1000, [100, 500]), {}, 16208),
     ],
 )
-def test_parameter_counts(w: World, name: str, args: Any, kwargs: Any, parameters: int):
+def test_parameter_counts(w: World, name: str, args: Any, kwargs: Any, parameters: int) -> None:
     assert count(make(w, name, *args, **kwargs)) == parameters
 
 
-def test_every_class_of_the_table_is_consistent():
+def test_every_class_of_the_table_is_consistent() -> None:
     for name, entry in CLASSES.items():
         assert all(base in CLASSES for base in entry.bases), name
         assert issubclass(entry.host, object)
@@ -123,7 +124,7 @@ def test_every_class_of_the_table_is_consistent():
     assert CLASSES["torch.nn.modules.linear.Linear"] is CLASSES["torch.nn.Linear"]
 
 
-def test_declared_modules_pass_what_their_function_takes():
+def test_declared_modules_pass_what_their_function_takes() -> None:
     for entry in CLASSES.values():
         if not issubclass(entry.host, Declared):
             continue
@@ -137,7 +138,7 @@ def test_declared_modules_pass_what_their_function_takes():
 # -- registries
 
 
-def test_assignment_sorts_values_as_torch_does(w: World):
+def test_assignment_sorts_values_as_torch_does(w: World) -> None:
     module = make(w, "Module")
     parameter = Parameter(tensor(w, 3))
     module.assign("weight", parameter)
@@ -154,7 +155,7 @@ def test_assignment_sorts_values_as_torch_does(w: World):
     assert not module.children
 
 
-def test_a_shared_parameter_appears_once_under_its_first_name(w: World):
+def test_a_shared_parameter_appears_once_under_its_first_name(w: World) -> None:
     model = make(w, "Sequential", make(w, "Embedding", 10, 4), make(w, "Linear", 4, 10, bias=False))
     model.children["1"].assign("weight", model.children["0"].parameters["weight"])
     assert [name for name, _ in model.walk_parameters()] == ["0.weight"]
@@ -162,7 +163,7 @@ def test_a_shared_parameter_appears_once_under_its_first_name(w: World):
     assert len(list(use(w, model, "named_parameters", remove_duplicate=False))) == 2
 
 
-def test_state_dict_shares_storage_and_leaves_out_what_is_not_persistent(w: World):
+def test_state_dict_shares_storage_and_leaves_out_what_is_not_persistent(w: World) -> None:
     norm = make(w, "BatchNorm2d", 4)
     use(w, norm, "register_buffer", "table", tensor(w, 2), persistent=False)
     state = use(w, norm, "state_dict")
@@ -170,7 +171,7 @@ def test_state_dict_shares_storage_and_leaves_out_what_is_not_persistent(w: Worl
     assert state["weight"].storage is norm.parameters["weight"].storage
 
 
-def test_moving_a_model_takes_its_bytes_once_and_keeps_identity(w: World):
+def test_moving_a_model_takes_its_bytes_once_and_keeps_identity(w: World) -> None:
     model = make(w, "Linear", 100, 50)
     weight = model.parameters["weight"]
     assert use(w, model, "to", "cuda") is model
@@ -183,7 +184,7 @@ def test_moving_a_model_takes_its_bytes_once_and_keeps_identity(w: World):
     assert w.ledger.allocator.allocated == 0
 
 
-def test_modes_and_freezing_reach_every_submodule(w: World):
+def test_modes_and_freezing_reach_every_submodule(w: World) -> None:
     model = make(w, "Sequential", make(w, "Dropout", 0.1), make(w, "Linear", 2, 2))
     use(w, model, "eval")
     assert not any(module.training for _, module in model.walk())
@@ -193,7 +194,7 @@ def test_modes_and_freezing_reach_every_submodule(w: World):
     assert not any(parameter.requires_grad for _, parameter in model.walk_parameters())
 
 
-def test_containers(w: World):
+def test_containers(w: World) -> None:
     layers = make(w, "ModuleList", [make(w, "Linear", 2, 2) for _ in range(3)])
     assert use(w, layers, "__len__") == 3
     use(w, layers, "append", make(w, "ReLU"))
@@ -208,7 +209,7 @@ def test_containers(w: World):
     assert count(numbered) == 5
 
 
-def test_hooks_run_around_forward_and_can_be_removed(w: World):
+def test_hooks_run_around_forward_and_can_be_removed(w: World) -> None:
     seen: list[str] = []
     linear = use(w, make(w, "Linear", 4, 4), "cuda")
     before = use(w, linear, "register_forward_pre_hook", lambda module, args: seen.append("before"))
@@ -221,7 +222,7 @@ def test_hooks_run_around_forward_and_can_be_removed(w: World):
     assert seen == ["before", "after"]
 
 
-def test_a_deep_copy_has_its_own_storages_and_keeps_sharing(w: World):
+def test_a_deep_copy_has_its_own_storages_and_keeps_sharing(w: World) -> None:
     model = use(w, make(w, "Sequential", make(w, "Linear", 4, 4), make(w, "Linear", 4, 4)), "cuda")
     model.children["1"].assign("weight", model.children["0"].parameters["weight"])
     before = w.ledger.allocator.allocated
@@ -231,7 +232,7 @@ def test_a_deep_copy_has_its_own_storages_and_keeps_sharing(w: World):
     assert w.ledger.allocator.allocated == before + count(model) * 4
 
 
-def test_calls_a_module_does_not_understand_stop_the_run(w: World):
+def test_calls_a_module_does_not_understand_stop_the_run(w: World) -> None:
     linear = make(w, "Linear", 4, 4)
     with pytest.raises(Unsupported):
         call(w, linear, (tensor(w, 2, 4), 1, 2), {})
@@ -241,7 +242,7 @@ def test_calls_a_module_does_not_understand_stop_the_run(w: World):
         make(w, "Linear", 4)
 
 
-def test_modules_know_their_path_while_they_run(w: World):
+def test_modules_know_their_path_while_they_run(w: World) -> None:
     paths: list[str] = []
     inner = make(w, "Identity")
     inner.forward_override = lambda world, module, args, kwargs: paths.append(world.module_path)
@@ -254,7 +255,7 @@ def test_modules_know_their_path_while_they_run(w: World):
 # -- bytes
 
 
-def kept_bytes(name: str, args: Any, shape: tuple[int, ...], mode: str, **kwargs: Any) -> int:
+def kept_bytes(name: str, args: Any, shape: tuple[int, ...], mode: str, **kwargs: Any) -> Any:
     """What a module's graph holds beyond input, output, weights and workspaces."""
     w = World(SummingAllocator())
     dtype = BFLOAT16 if mode == "bf16" else FLOAT32
@@ -281,7 +282,7 @@ def kept_bytes(name: str, args: Any, shape: tuple[int, ...], mode: str, **kwargs
         ("bf16", {"dropout": 0.0, "norm_first": True, "activation": "gelu"}, 30),
     ],
 )
-def test_what_an_encoder_layer_keeps(mode: str, options: dict[str, Any], hidden_units: int):
+def test_what_an_encoder_layer_keeps(mode: str, options: dict[str, Any], hidden_units: int) -> None:
     """Bytes a token in units of d_model, measured on real PyTorch (ff = 4 d_model)."""
     sizes = [
         kept_bytes(
@@ -292,7 +293,7 @@ def test_what_an_encoder_layer_keeps(mode: str, options: dict[str, Any], hidden_
     assert (sizes[1] - sizes[0]) / (4 * 256 * 512) == pytest.approx(hidden_units, abs=0.2)
 
 
-def test_weight_norm_keeps_direction_and_makes_the_weight_again(w: World):
+def test_weight_norm_keeps_direction_and_makes_the_weight_again(w: World) -> None:
     linear = CLASS_FUNCTIONS["torch.nn.utils.weight_norm"].call(w, make(w, "Linear", 64, 32))
     use(w, linear, "cuda")
     assert [name for name, _ in linear.walk_parameters()] == ["bias", "weight_g", "weight_v"]
@@ -302,14 +303,14 @@ def test_weight_norm_keeps_direction_and_makes_the_weight_again(w: World):
     assert linear.lookup("weight") is MISSING
 
 
-def test_initialisers_keep_storages(w: World):
+def test_initialisers_keep_storages(w: World) -> None:
     linear = use(w, make(w, "Linear", 4, 4), "cuda")
     storage = linear.parameters["weight"].storage
     CLASS_FUNCTIONS["torch.nn.init.kaiming_uniform_"].call(w, linear.parameters["weight"], a=5**0.5)
     assert linear.parameters["weight"].storage is storage
 
 
-def test_ddp_takes_one_more_copy_of_the_gradients_unless_they_live_in_the_buckets(w: World):
+def test_ddp_takes_one_more_copy_of_the_gradients_unless_they_live_in_the_buckets(w: World) -> None:
     allocated: dict[bool, int] = {}
     for as_view in (False, True):
         w = World(SummingAllocator())
@@ -327,7 +328,7 @@ def test_ddp_takes_one_more_copy_of_the_gradients_unless_they_live_in_the_bucket
 # -- whole steps
 
 
-def mlp(w: World, config: dict[str, Any]) -> Module:
+def mlp(w: World, config: dict[str, Any]) -> Any:
     sizes = config["model_config"]
     widths = [sizes["n_in"], *[sizes["width"]] * sizes["depth"]]
     layers: list[Module] = []
@@ -354,7 +355,7 @@ def tagger(w: World, config: dict[str, Any]) -> Module:
 
 
 @pytest.mark.parametrize("name", [name for name in ROWS if name.startswith(("mlp", "rnn"))])
-def test_peak_of_a_step(name: str):
+def test_peak_of_a_step(name: str) -> None:
     row = ROWS[name]
     config = row["config"]
     w = World(Allocator())

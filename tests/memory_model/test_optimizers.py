@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ COUNT = sum(a * (b[0] if b else 1) for a, *b in SHAPES)
 
 
 @pytest.fixture(autouse=True)
-def without_collector():
+def without_collector() -> Iterator[None]:
     gc.collect()
     gc.disable()
     yield
@@ -83,30 +84,30 @@ def measured(name: str, dtype: str = "float32", **options: Any) -> tuple[float, 
         ("apex.optimizers.FusedAdam", {}, 8, 0),
     ],
 )
-def test_bytes_a_parameter(name: str, options: dict[str, Any], state: float, extra: float | None):
+def test_bytes_a_parameter(name: str, options: dict[str, Any], state: float, extra: float | None) -> None:
     states, extras = measured(name, **options)
     assert states == pytest.approx(state, abs=0.01)
     if extra is not None:
         assert extras == pytest.approx(extra, abs=0.01)
 
 
-def test_states_follow_the_type_of_the_parameter():
+def test_states_follow_the_type_of_the_parameter() -> None:
     assert measured("AdamW", "bfloat16") == pytest.approx((4, 2), abs=0.01)
     assert measured("bitsandbytes.optim.AdamW8bit", "bfloat16")[0] == pytest.approx(2.03, abs=0.01)
 
 
-def test_one_parameter_at_a_time_without_foreach():
+def test_one_parameter_at_a_time_without_foreach() -> None:
     _, extra = measured("AdamW", foreach=False)
     assert extra * COUNT == 1024 * 1024 * 4
 
 
-def test_adafactor_keeps_a_row_and_a_column():
+def test_adafactor_keeps_a_row_and_a_column() -> None:
     state, extra = measured("Adafactor")
     assert state < 0.02
     assert extra * COUNT == 1024 * 1024 * 4
 
 
-def test_small_tensors_stay_in_fp32_in_8_bit_optimizers():
+def test_small_tensors_stay_in_fp32_in_8_bit_optimizers() -> None:
     w = World(SummingAllocator())
     small = Parameter(w.new((4095,), DTYPES["float32"], "weight"))
     small.grad = w.like(small, "gradient")
@@ -116,7 +117,7 @@ def test_small_tensors_stay_in_fp32_in_8_bit_optimizers():
     assert w.ledger.allocator.allocated - before == 2 * 4095 * 4
 
 
-def test_states_are_made_for_parameters_that_have_gradients_and_in_the_optimizer_phase():
+def test_states_are_made_for_parameters_that_have_gradients_and_in_the_optimizer_phase() -> None:
     w = World(SummingAllocator())
     tensors = parameters(w)
     optimizer = make(w, "AdamW", tensors)
@@ -129,7 +130,7 @@ def test_states_are_made_for_parameters_that_have_gradients_and_in_the_optimizer
     assert optimizer.state[tensors[0]]["step"].device.type == "cpu"
 
 
-def test_zero_grad_drops_gradients_unless_told_to_keep_them():
+def test_zero_grad_drops_gradients_unless_told_to_keep_them() -> None:
     w = World(SummingAllocator())
     tensors = parameters(w)
     optimizer = make(w, "SGD", tensors)
@@ -140,7 +141,7 @@ def test_zero_grad_drops_gradients_unless_told_to_keep_them():
     assert all(tensor.grad is None for tensor in tensors)
 
 
-def test_groups_take_their_own_options():
+def test_groups_take_their_own_options() -> None:
     w = World(SummingAllocator())
     first, second, third = parameters(w)
     optimizer = make(w, "SGD", [{"params": [first], "momentum": 0.9}, {"params": [second]}], lr=0.1)
@@ -154,21 +155,26 @@ def test_groups_take_their_own_options():
     assert [group["params"] for group in state["param_groups"]] == [[0], [1], [2]]
 
 
-def test_an_empty_parameter_list_stops_the_run():
+def test_an_empty_parameter_list_stops_the_run() -> None:
     with pytest.raises(Unsupported):
         make(World(SummingAllocator()), "Adam", [])
 
 
-def test_a_closure_runs_with_gradients_on():
+def test_a_closure_runs_with_gradients_on() -> None:
     w = World(SummingAllocator())
     tensors = parameters(w)
-    seen = []
+    seen: list[bool] = []
+
+    def closure() -> str:
+        seen.append(w.grad_enabled)
+        return "loss"
+
     w.grad_enabled = False
-    assert make(w, "SGD", tensors).step(w, lambda: seen.append(w.grad_enabled) or "loss") == "loss"
+    assert make(w, "SGD", tensors).step(w, closure) == "loss"
     assert seen == [True]
 
 
-def test_schedules_are_inert():
+def test_schedules_are_inert() -> None:
     w = World(SummingAllocator())
     optimizer = make(w, "SGD", parameters(w), lr=0.5)
     schedule = make(w, "torch.optim.lr_scheduler.OneCycleLR", optimizer, max_lr=1.0, total_steps=10)
@@ -176,7 +182,7 @@ def test_schedules_are_inert():
     assert schedule.get_last_lr(w) == [0.5]
 
 
-def test_a_scaler_takes_two_scalars_and_passes_steps_on():
+def test_a_scaler_takes_two_scalars_and_passes_steps_on() -> None:
     w = World(SummingAllocator())
     tensors = parameters(w)
     optimizer = make(w, "AdamW", tensors)
@@ -191,7 +197,7 @@ def test_a_scaler_takes_two_scalars_and_passes_steps_on():
     assert off.scale(w, loss) is loss
 
 
-def test_clipping_holds_no_copy_of_the_gradients():
+def test_clipping_holds_no_copy_of_the_gradients() -> None:
     w = World(SummingAllocator())
     tensors = parameters(w)
     give_gradients(w, tensors)

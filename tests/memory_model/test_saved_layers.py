@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ SIZES = {"gpt2": 4096, "bert": 4096, "distilbert": 4096, "llama": 2816, "qwen3":
 
 
 @pytest.fixture(autouse=True)
-def without_collector():
+def without_collector() -> Iterator[None]:
     gc.collect()
     gc.disable()
     yield
@@ -92,7 +93,7 @@ def weight_casts(row: dict[str, Any]) -> int:
     [row for row in ROWS if row["model"] in MODELS],
     ids=lambda row: f"{row['model']}-{row['mode']}-{row['attn']}".replace(" ", "-"),
 )
-def test_bytes_a_token_and_a_pair_of_positions(row: dict[str, Any]):
+def test_bytes_a_token_and_a_pair_of_positions(row: dict[str, Any]) -> None:
     """Two layer counts and two lengths give the linear and the quadratic part of one layer."""
     short, long = 256, 512
     casts = weight_casts(row)

@@ -30,28 +30,28 @@ def band(gib: float, spread: float = 0.02) -> Verdict:
         (200, Verdict.OOM),
     ],
 )
-def test_bands(gib: float, expected: Verdict):
+def test_bands(gib: float, expected: Verdict) -> None:
     assert band(gib) is expected
 
 
-def test_a_wide_interval_is_never_certain_near_the_limit():
+def test_a_wide_interval_is_never_certain_near_the_limit() -> None:
     assert band(85, spread=0.3) is Verdict.PROBABLY_OOM
     assert band(70, spread=0.3) is Verdict.PROBABLY_FITS
 
 
-def test_unknown_peaks_stay_unknown():
+def test_unknown_peaks_stay_unknown() -> None:
     assert verdict(None, None, CARD).verdict is Verdict.UNKNOWN
     assert device_peak(None, CARD) is None
     assert device_peak(Interval(1, 2, 3), None) is None
 
 
-def test_cached_memory_is_not_what_must_fit():
+def test_cached_memory_is_not_what_must_fit() -> None:
     allocated = Interval(60 * GIB, 60 * GIB, 61 * GIB)
     reserved = Interval(70 * GIB, 80 * GIB, 82 * GIB)
     assert verdict(reserved, allocated, CARD).verdict is Verdict.PROBABLY_FITS
 
 
-def test_the_device_peak_adds_context_and_on_several_cards_libraries():
+def test_the_device_peak_adds_context_and_on_several_cards_libraries() -> None:
     reserved = Interval(10 * GIB, 11 * GIB, 12 * GIB)
     one, two = device_peak(reserved, CARD), device_peak(reserved, CARD, gpus=2)
     assert one is not None
@@ -70,5 +70,5 @@ ORDER = [
 
 
 @given(st.floats(1, 200), st.floats(0, 50), st.floats(0, 0.4))
-def test_more_memory_never_gives_a_better_verdict(gib: float, more: float, spread: float):
+def test_more_memory_never_gives_a_better_verdict(gib: float, more: float, spread: float) -> None:
     assert ORDER.index(band(gib, spread)) <= ORDER.index(band(gib + more, spread))

@@ -225,7 +225,8 @@ class Embeddings(Module):
         if position_ids is None:
             position_ids = self._positions(w, input_ids)
         if token_type_ids is None:
-            token_type_ids = w.new((position_ids.shape[0], length), int64, "gather", input_ids.device)
+            rows = 1 if position_ids is None else position_ids.shape[0]
+            token_type_ids = w.new((rows, length), int64, "gather", input_ids.device)
             token_type_ids = method(w, "expand", token_type_ids, batch, length)
         inputs_embeds = self.run(w, "word_embeddings", input_ids)
         type_embeds = self.run(w, "token_type_embeddings", token_type_ids)

@@ -210,17 +210,16 @@ class GPT2Model(PreTrainedModel):
         **kwargs: Any,
     ) -> Any:
         cache = cache or past_key_values or self.new_cache(use_cache)
-        if inputs_embeds is None:
-            inputs_embeds = self._embed(w, input_ids)
-        length = inputs_embeds.shape[1]
+        embeds: Tensor = self._embed(w, input_ids) if inputs_embeds is None else inputs_embeds
+        length = embeds.shape[1]
         seen = cache.get_seq_length(w) if cache is not None else 0
         if position_ids is None:
-            device = inputs_embeds.device
+            device = embeds.device
             position_ids = torch_function(w, "torch.arange", length, device=device)
             position_ids = method(w, "unsqueeze", torch_function(w, "torch.add", position_ids, seen), 0)
         position_embeds = self.run(w, "wpe", position_ids)
-        hidden_states = torch_function(w, "torch.add", inputs_embeds, position_embeds)
-        mask = causal_mask(w, self.config, inputs_embeds, attention_mask, seen + length, causal=True)
+        hidden_states = torch_function(w, "torch.add", embeds, position_embeds)
+        mask = causal_mask(w, self.config, embeds, attention_mask, seen + length, causal=True)
         if token_type_ids is not None:
             hidden_states = torch_function(w, "torch.add", hidden_states, self.run(w, "wte", token_type_ids))
         hidden_states = self.run(w, "drop", hidden_states)

@@ -253,19 +253,16 @@ class LlamaModel(PreTrainedModel):
         past_key_values: DynamicCache | None = None,
         **kwargs: Any,
     ) -> Any:
-        if inputs_embeds is None:
-            inputs_embeds = self._embed(w, input_ids)
+        embeds: Tensor = self._embed(w, input_ids) if inputs_embeds is None else inputs_embeds
         cache = cache or past_key_values or self.new_cache(use_cache)
-        length = inputs_embeds.shape[1]
+        length = embeds.shape[1]
         seen = cache.get_seq_length(w) if cache is not None else 0
         if position_ids is None:
-            position_ids = torch_function(w, "torch.arange", length, device=inputs_embeds.device)
+            position_ids = torch_function(w, "torch.arange", length, device=embeds.device)
             position_ids = method(w, "unsqueeze", add(w, position_ids, seen), 0)
         window: Any = self.config.lookup("sliding_window")
-        mask = causal_mask(
-            w, self.config, inputs_embeds, attention_mask, seen + length, causal=True, window=window
-        )
-        hidden_states: Any = inputs_embeds
+        mask = causal_mask(w, self.config, embeds, attention_mask, seen + length, causal=True, window=window)
+        hidden_states: Any = embeds
         positions = self.run(w, "rotary_emb", hidden_states, position_ids)
         for layer in members(self.child("layers")):
             options = {"mask": mask, "cache": cache, "positions": positions, "position_ids": position_ids}

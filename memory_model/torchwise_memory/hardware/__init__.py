@@ -97,7 +97,7 @@ def instances() -> tuple[Instance, ...]:
     )
 
 
-class _GpuRow(TypedDict, total=False):
+class _GpuFacts(TypedDict):
     name: str
     title: str
     vendor: str
@@ -105,17 +105,23 @@ class _GpuRow(TypedDict, total=False):
     nominal_gb: float | None
     total_mib: int
     total: str
-    inferred: str
-    total_mib_windows: int
     aliases: list[str]
     sources: list[str]
 
 
-class _InstanceRow(TypedDict, total=False):
+class _GpuRow(_GpuFacts, total=False):
+    inferred: str
+    total_mib_windows: int
+
+
+class _InstanceFacts(TypedDict):
     provider: str
     name: str
     gpu: str
     count: float
+
+
+class _InstanceRow(_InstanceFacts, total=False):
     not_read: list[str]
 
 
@@ -126,14 +132,14 @@ class _Document(TypedDict):
 
 @cache
 def _document() -> _Document:
-    text = files(__package__).joinpath("gpus.json").read_text(encoding="utf-8")
+    text = files("torchwise_memory.hardware").joinpath("gpus.json").read_text(encoding="utf-8")
     document: _Document = json.loads(text)
     return document
 
 
 def _gpu(row: _GpuRow) -> Gpu:
     windows = row.get("total_mib_windows")
-    sm = _sm(row.get("compute_capability"))
+    sm = _sm(row["compute_capability"])
     return Gpu(
         name=row["name"],
         title=row["title"],
@@ -142,7 +148,7 @@ def _gpu(row: _GpuRow) -> Gpu:
         total_seen=row["total"] == "seen",
         why=row.get("inferred", ""),
         total_bytes_windows=None if windows is None else windows * MIB,
-        nominal_gb=row.get("nominal_gb"),
+        nominal_gb=row["nominal_gb"],
         sm=sm,
         context_bytes=_context_bytes(sm),
         sources=tuple(row["sources"]),

@@ -7,7 +7,7 @@ through `lookup`, and runs every module through `call`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 from torchwise_memory.modules.native import visible
 from torchwise_memory.runtime.device import Device, device_of
@@ -538,13 +538,13 @@ def _run_pre_hooks(
 ) -> tuple[Sequence[object], Mapping[str, object]]:
     for hook, with_kwargs in list(module.pre_hooks.values()):
         if with_kwargs:
-            answer = hook(module, tuple(args), dict(kwargs))
-            if isinstance(answer, tuple) and len(answer) == 2:
-                args, kwargs = answer
+            answer: Any = hook(module, tuple(args), dict(kwargs))
+            if isinstance(answer, tuple):
+                args, kwargs = cast("tuple[Sequence[object], Mapping[str, object]]", answer)
         else:
             answer = hook(module, tuple(args))
             if answer is not None:
-                args = answer if isinstance(answer, tuple) else (answer,)
+                args = cast("tuple[object, ...]", answer) if isinstance(answer, tuple) else (answer,)
     return args, kwargs
 
 
@@ -592,7 +592,7 @@ def new_tensor(
     kind: StorageKind | None = None,
 ) -> Tensor:
     """`torch.empty(shape, device=device, dtype=dtype)` with the defaults of the moment."""
-    for extent in shape:
+    for extent in cast("Sequence[object]", shape):
         if not isinstance(extent, int):
             raise Unsupported("torch.empty", "a dimension that is not known")
     if dtype is not None and not isinstance(dtype, DType):

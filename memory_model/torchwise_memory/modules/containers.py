@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 from torchwise_memory.modules.base import Module, call
 from torchwise_memory.modules.native import visible
@@ -96,7 +96,7 @@ class Sequential(_Numbered):
 
     def init(self, w: World, *args: Any) -> None:
         if len(args) == 1 and isinstance(args[0], Mapping):
-            self.children.update(args[0])
+            self.children.update(cast("Mapping[str, Module]", args[0]))
         else:
             self.renumber(args)
         if not all(isinstance(module, Module) for module in self.children.values()):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from torchwise_memory.modules.base import Buffer, Module
 from torchwise_memory.runtime.ledger import StorageKind
@@ -76,9 +76,10 @@ def _copy_value(w: World, value: object, copies: dict[int, object]) -> object:
     if isinstance(value, Module):
         return _copy_module(w, value, copies)
     if isinstance(value, list):
-        return [_copy_value(w, item, copies) for item in value]
-    if isinstance(value, tuple) and type(value) is tuple:
-        return tuple(_copy_value(w, item, copies) for item in value)
+        return [_copy_value(w, item, copies) for item in cast("list[object]", value)]
+    if value.__class__ is tuple:
+        return tuple(_copy_value(w, item, copies) for item in cast("tuple[object, ...]", value))
     if isinstance(value, dict):
-        return {key: _copy_value(w, item, copies) for key, item in value.items()}
+        entries = cast("dict[object, object]", value)
+        return {key: _copy_value(w, item, copies) for key, item in entries.items()}
     return value

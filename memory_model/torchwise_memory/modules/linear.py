@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from torchwise_memory.modules.base import Module
 from torchwise_memory.modules.ops import functional, method, torch_function
@@ -260,7 +260,7 @@ def _pads() -> tuple[type[Module], ...]:
         for dimensions in (1, 2, 3):
             name = f"{prefix}Pad{dimensions}d"
             members = {"native_name": f"torch.nn.{name}", "dimensions": dimensions, "mode": mode}
-            made.append(type(name, (base,), members))
+            made.append(cast("type[Module]", type(name, (base,), members)))
     return tuple(made)
 
 

@@ -103,7 +103,7 @@ def native_class(host: type[Any], name: str, bases: Iterable[str] = ()) -> Nativ
                     _with_self(member.__name__, f"{name}.{method_name}"),
                 )
             for static_name in getattr(member, _STATIC_MARK, ()):
-                function = member.__func__ if isinstance(member, staticmethod) else member
+                function: Callable[..., Any] = getattr(member, "__func__", member)
                 statics[static_name] = function_of(f"{name}.{static_name}", function)
             getter = getattr(member, _GETTER_MARK, None)
             if getter is not None:

@@ -91,26 +91,35 @@ class _Recurrent(Module):
         """Parameters become views of one buffer of the same size."""
 
     def forward(self, w: World, input: Any, hx: Any = None) -> Any:
-        packed = input if isinstance(input, PackedSequence) else None
-        if packed is not None:
-            assert packed.data is not None
-            steps, batch = packed.data.shape[0] // packed.batch, packed.batch
-            x = packed.data
+        if isinstance(input, PackedSequence):
+            return self._packed(w, input, hx)
+        return self._padded(w, input, hx)
+
+    def _packed(self, w: World, sequence: PackedSequence, hx: Any) -> Any:
+        if sequence.data is None:
+            raise Unsupported(self.native_name, "a packed sequence that is not known")
+        output, finals = self._layers(
+            w, sequence.data, hx, sequence.data.shape[0] // sequence.batch, sequence.batch
+        )
+        result = PackedSequence()
+        result.data, result.batch = output, sequence.batch
+        return result, finals
+
+    def _padded(self, w: World, x: Tensor, hx: Any) -> Any:
+        first = self.flag("batch_first")
+        if x.ndim == 2:
+            output, finals = self._padded(w, method(w, "unsqueeze", x, 0 if first else 1), hx)
+            return method(w, "squeeze", output, 0 if first else 1), finals
+        batch, steps = (x.shape[0], x.shape[1]) if first else (x.shape[1], x.shape[0])
+        return self._layers(w, x, hx, steps, batch)
+
+    def _layers(self, w: World, x: Tensor, hx: Any, steps: int, batch: int) -> tuple[Tensor, Any]:
+        if hx is None:
+            states = self._initial_states(w, x, batch)
         else:
-            x = input
-            if x.ndim == 2:
-                output, state = self.forward(
-                    w, method(w, "unsqueeze", x, 0 if self.flag("batch_first") else 1), hx
-                )
-                return method(w, "squeeze", output, 0 if self.flag("batch_first") else 1), state
-            batch, steps = x.shape[:2] if self.flag("batch_first") else (x.shape[1], x.shape[0])
-        states = self._initial_states(w, x, batch) if hx is None else list(hx) if self.has_cell else [hx]
+            states = list(hx) if self.has_cell else [hx]
         output, finals = self._cudnn(w, x, states, steps, batch)
-        if packed is not None:
-            result = PackedSequence()
-            result.data, result.batch = output, batch
-            output = result
-        return output, tuple(finals) if self.has_cell else finals[0]
+        return output, (tuple(finals) if self.has_cell else finals[0])
 
     def _initial_states(self, w: World, x: Tensor, batch: int) -> list[Tensor]:
         layers = self.integer("num_layers") * (2 if self.flag("bidirectional") else 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from torchwise_memory.modules.native import attribute, visible
 from torchwise_memory.report import Phase
@@ -78,7 +78,7 @@ class Optimizer:
     def add_param_group(self, w: World, param_group: Any) -> None:
         params = param_group["params"]
         entries = [params] if isinstance(params, Tensor) else list(params)
-        tensors = [entry[1] if isinstance(entry, tuple) else entry for entry in entries]
+        tensors: list[Any] = [_named(entry) for entry in entries]
         for tensor in tensors:
             if not isinstance(tensor, Tensor):
                 raise Unsupported(self.native_name, "a parameter that is not known")
@@ -146,6 +146,11 @@ class Optimizer:
     def tensors(self) -> Iterable[Tensor]:
         for group in self.param_groups:
             yield from group["params"]
+
+
+def _named(entry: Any) -> Any:
+    """A tensor, or the tensor of a (name, tensor) pair."""
+    return cast("tuple[str, Any]", entry)[1] if isinstance(entry, tuple) else entry
 
 
 def state_like(w: World, parameter: Tensor, dtype: DType | None = None) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from torchwise_memory.modules.native import attribute, visible
 from torchwise_memory.modules.ops import torch_function
@@ -43,7 +43,8 @@ class GradScaler:
         if not self.enabled:
             return outputs
         if isinstance(outputs, list | tuple):
-            return type(outputs)(self.scale(w, item) for item in outputs)
+            scaled = [self.scale(w, item) for item in cast("list[Any]", outputs)]
+            return scaled if isinstance(outputs, list) else tuple(scaled)
         if not isinstance(outputs, Tensor):
             raise Unsupported(f"{self.native_name}.scale", "a loss that is not known")
         self._prepare(w, outputs.device)
