@@ -18,7 +18,9 @@ from torchwise_memory.runtime.tape import Accumulator, Packed
 from torchwise_memory.runtime.tensor import Tensor
 from torchwise_memory.runtime.world import World
 
-torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed in this environment (see `make test-torch`)")
+torch: Any = pytest.importorskip(
+    "torch", reason="PyTorch is not installed in this environment (see `make test-torch`)"
+)
 pytestmark = pytest.mark.torch
 
 #: Leaves an expression may use: name -> (shape, type, largest integer).
@@ -151,7 +153,10 @@ SAVED_DIFFERS: dict[str, str] = {
 class Ours:
     def __init__(self) -> None:
         self.w = World()
-        self.names: dict[str, Any] = {"torch": Namespace(self.w, "torch"), "F": Namespace(self.w, "torch.nn.functional")}
+        self.names: dict[str, Any] = {
+            "torch": Namespace(self.w, "torch"),
+            "F": Namespace(self.w, "torch.nn.functional"),
+        }
         for name, (shape, dtype, _) in LEAVES.items():
             leaf = self.w.new(shape, DTYPES[dtype], "leaf", CPU)
             leaf.requires_grad = DTYPES[dtype].is_differentiable
@@ -238,6 +243,6 @@ def test_expression(expression: str) -> None:
             if mine_grad is not None:
                 assert tuple(mine_grad.shape) == tuple(real_grad.shape)
                 assert repr(mine_grad.dtype) == str(real_grad.dtype)
-                assert _layout(mine_grad.shape, mine_grad.strides) == _layout(real_grad.shape, real_grad.stride())
-
-
+                assert _layout(mine_grad.shape, mine_grad.strides) == _layout(
+                    real_grad.shape, real_grad.stride()
+                )

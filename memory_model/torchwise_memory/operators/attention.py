@@ -176,6 +176,7 @@ class _FusedBack:
 
     kind: str
     shapes: tuple[Shape, Shape, Shape]
+    layouts: tuple[Shape, Shape, Shape]
     mask: Shape | None
     scratch: tuple[int, ...]
 
@@ -186,8 +187,8 @@ class _FusedBack:
         if not gradient.is_dense:
             gradient = w.new(gradient.shape, dtype, "clone", device)
         results: Gradients = [
-            w.new(shape, dtype, f"{self.kind}_attention_{part}", device, _heads_inside(shape))
-            for shape, part in zip(self.shapes, ("dq", "dk", "dv"), strict=True)
+            w.new(shape, dtype, f"{self.kind}_attention_{part}", device, layout)
+            for shape, layout, part in zip(self.shapes, self.layouts, ("dq", "dk", "dv"), strict=True)
         ]
         if self.mask is not None:
             results.append(w.new(self.mask, dtype, f"{self.kind}_attention_dmask", device))
@@ -200,6 +201,10 @@ class _FusedBack:
         return results
 
 
+def _layout_of(tensor: Tensor) -> Shape:
+    return elementwise_strides(tensor.shape, [(tensor.shape, tensor.strides)])
+
+
 def _up(number: int, multiple: int) -> int:
     return -(-number // multiple) * multiple
 
@@ -210,9 +215,9 @@ def _flash(w: World, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     q, k, v = (_pad_head(w, tensor, 8) for tensor in (query, key, value))
     batch, heads, tokens, head = q.shape
     keys, kv_heads, device = k.shape[2], k.shape[1], q.storage.device
-    # `empty_like(query)`: a dense query keeps its order of dimensions
-    layout = elementwise_strides(q.shape, [(q.shape, q.strides)])
-    result = w.new(q.shape, q.dtype, "flash_attention", device, layout)
+    # `empty_like` of each operand: it keeps the order of dimensions.
+    layouts = _layout_of(q), _layout_of(k), _layout_of(v)
+    result = w.new(q.shape, q.dtype, "flash_attention", device, layouts[0])
     if device.on_card:
         logsumexp = w.new((batch, heads, tokens), dtypes.float32, "logsumexp", device)
         seeds = [w.new((2,), dtypes.int64, "rng_state", device), w.new((), dtypes.int64, "unused", device)]
@@ -222,7 +227,7 @@ def _flash(w: World, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     rounded = _up(tokens, 128)
     expanded = 2 * batch * keys * heads * head * q.dtype.itemsize if kv_heads != heads else 0
     scratch = (4 * batch * heads * rounded * width, expanded, 4 * batch * heads * rounded)
-    back = _FusedBack(FLASH, (q.shape, k.shape, v.shape), None, scratch if device.on_card else ())
+    back = _FusedBack(FLASH, (q.shape, k.shape, v.shape), layouts, None, scratch if device.on_card else ())
     record(w, "flash_attention", (q, k, v), (q, k, v, result, logsumexp, *seeds), back, result)
     if head == size:
         return result
@@ -247,7 +252,9 @@ def _efficient(w: World, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -
     accumulated = 4 * batch * heads * _up(tokens, 64) * _up(head, 32) if half else 0
     delta = 4 * batch * heads * _up(tokens, 32)
     trained = mask.shape if mask is not None and mask.requires_grad else None
-    back = _FusedBack(EFFICIENT, (q.shape, k.shape, v.shape), trained, (accumulated, delta))
+    shapes = (q.shape, k.shape, v.shape)
+    layouts = _heads_inside(q.shape), _heads_inside(k.shape), _heads_inside(v.shape)
+    back = _FusedBack(EFFICIENT, shapes, layouts, trained, (accumulated, delta))
     record(
         w,
         "efficient_attention",

@@ -42,9 +42,10 @@ class Frame:
         return index
 
     def unpack(self, w: World, packed: object) -> Tensor:
-        if self.made_again is None:
-            self.made_again = self._recompute(w)
         assert isinstance(packed, int)
+        # Handed out already: a later backward over a retained graph, which makes everything again.
+        if self.made_again is None or packed not in self.made_again:
+            self.made_again = self._recompute(w)
         return self.made_again.pop(packed)
 
     def _recompute(self, w: World) -> dict[int, Tensor]:

@@ -12,7 +12,7 @@ from . import dtypes
 from .device import CUDA, Device
 from .dtypes import DType
 from .errors import OutOfFuel, Unsupported
-from .layout import Shape
+from .layout import Shape, elementwise_strides, is_contiguous, is_dense
 from .ledger import Allocator, Ledger, StorageKind, SummingAllocator
 from .storage import Storage
 from .tensor import Tensor
@@ -120,9 +120,11 @@ class World:
         )
 
     def like(self, tensor: Tensor, operator: str, dtype: DType | None = None) -> Tensor:
-        """A new tensor of the same shape and layout: dense inputs keep their strides, others become row-major."""
-        strides = tensor.strides if tensor.is_contiguous or tensor.is_dense else None
-        return self.new(tensor.shape, dtype or tensor.dtype, operator, tensor.storage.device, strides)
+        """A new tensor of the same shape: dense inputs keep their strides, others the order of their dimensions."""
+        shape, strides = tensor.shape, tensor.strides
+        if not is_contiguous(shape, strides) and not is_dense(shape, strides):
+            strides = elementwise_strides(shape, [(shape, strides)])
+        return self.new(shape, dtype or tensor.dtype, operator, tensor.storage.device, strides)
 
     def scratch(self, bytes_: int, operator: str) -> None:
         """Memory that an operator takes and gives back before it returns."""
