@@ -102,8 +102,8 @@ def native_class(host: type[Any], name: str, bases: Iterable[str] = ()) -> Nativ
                     _params(member),
                     _with_self(member.__name__, f"{name}.{method_name}"),
                 )
-            for static_name in getattr(member, _STATIC_MARK, ()):
-                function: Callable[..., Any] = getattr(member, "__func__", member)
+            function: Callable[..., Any] = getattr(member, "__func__", member)
+            for static_name in getattr(function, _STATIC_MARK, ()):
                 statics[static_name] = function_of(f"{name}.{static_name}", function)
             getter = getattr(member, _GETTER_MARK, None)
             if getter is not None:
