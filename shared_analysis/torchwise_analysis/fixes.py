@@ -30,10 +30,12 @@ class SourceFile:
         self.text = text
         self._module = module
 
-    @cached_property
+    @property
     def module(self) -> nodes.Module:
         """The lowered module; parsed on first use when the caller had none."""
-        return self._module if self._module is not None else lower_text(self.path, self.text)
+        if self._module is None:
+            self._module = lower_text(self.path, self.text)
+        return self._module
 
     @cached_property
     def lines(self) -> tuple[str, ...]:

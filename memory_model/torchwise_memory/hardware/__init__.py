@@ -41,12 +41,15 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """A cloud machine; `count` below 1 is a slice of a card; not `certain`: guessed from its name."""
+    """A cloud machine.
+
+    count: of its cards; below 1 a slice of one, None not known. Not `certain`: guessed from its name.
+    """
 
     provider: str
     name: str
     gpu: Gpu
-    count: float
+    count: float | None
     certain: bool
 
 
@@ -118,7 +121,7 @@ class _InstanceFacts(TypedDict):
     provider: str
     name: str
     gpu: str
-    count: float
+    count: float | None
 
 
 class _InstanceRow(_InstanceFacts, total=False):

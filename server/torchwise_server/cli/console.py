@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,8 +29,9 @@ def report_console() -> Console:
 
 def keep_printing_whatever_the_encoding() -> None:
     """A character that stdout cannot encode becomes an escape instead of an exception."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")
+    out: object = sys.stdout
+    if isinstance(out, io.TextIOWrapper):
+        cast("io.TextIOWrapper", out).reconfigure(errors="backslashreplace")
 
 
 class Progress:

@@ -93,7 +93,6 @@ def _print_instances(form: str) -> None:
     for header in ("instance", "GPUs", "provider"):
         table.add_column(header, no_wrap=True)
     for instance in instances():
-        # one entry of the table carries no count
         count = "?" if instance.count is None else f"{instance.count:g}"
         table.add_row(Text(instance.name, style="bold"), f"{count} × {instance.gpu.name}", instance.provider)
     report_console().print(table)

@@ -24,8 +24,10 @@ def render(estimates: Sequence[Estimate], problems: Sequence[Problem], sources: 
 
 def render_lines(estimates: Sequence[Estimate], problems: Sequence[Problem], sources: Sources) -> str:
     """One JSON object a line: an estimate, or `{"problem": ...}`."""
-    rows: list[dict[str, object]] = [as_dict(estimate, sources) for estimate in estimates]
-    rows += [{"problem": problem_as_dict(problem, sources)} for problem in problems]
+    rows = [as_dict(estimate, sources) for estimate in estimates]
+    for problem in problems:
+        row: dict[str, object] = {"problem": problem_as_dict(problem, sources)}
+        rows.append(row)
     return "\n".join(json.dumps(row) for row in rows)
 
 
