@@ -301,7 +301,10 @@ class Placed(Stmt):
 
 @dataclass(frozen=True, slots=True)
 class Broken(Stmt):
-    """Source that does not parse; the interpreters pass over it and count it."""
+    """Source that does not parse; the interpreters pass over it and count it.
+
+    Its span is absolute, also inside a body: like `Placed` it belongs to no segment.
+    """
 
     message: str
 
