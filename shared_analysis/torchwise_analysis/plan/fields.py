@@ -6,9 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torchwise_analysis.interp.concrete.values import Int
-from torchwise_memory.modules.base import Module
 from torchwise_memory.report import Kind, Origin, PlanField, Source
-from torchwise_memory.runtime.dtypes import float32
 
 if TYPE_CHECKING:
     from torchwise_analysis.interp.concrete.interpreter import Interpreter
@@ -25,21 +23,10 @@ class Literal:
     columns: tuple[int, int]
 
 
-def models_called(it: Interpreter) -> list[Module]:
-    """The models that the script called itself, largest first."""
-    found = [module for ref in it.library.called.values() if (module := ref()) is not None]
-    return sorted(found, key=lambda m: -sum(p.numel for _, p in m.walk_parameters()))
-
-
 def count_parameters(it: Interpreter) -> tuple[int | None, int | None]:
     """Parameters and trainable ones of all models called, shared ones once."""
-    parameters = {id(p): p for module in models_called(it) for _, p in module.walk_parameters()}
-    if not parameters:
-        return None, None
-    return (
-        sum(p.numel for p in parameters.values()),
-        sum(p.numel for p in parameters.values() if p.requires_grad),
-    )
+    counted = it.library.counted
+    return (None, None) if counted is None else (counted.parameters, counted.trainable)
 
 
 def read_plan(it: Interpreter, measured: list[Measured]) -> dict[str, PlanField]:
@@ -62,15 +49,9 @@ def read_plan(it: Interpreter, measured: list[Measured]) -> dict[str, PlanField]
 
 
 def _model(it: Interpreter, plan: dict[str, PlanField]) -> None:
-    models = models_called(it)
-    if not models:
-        return
-    origin = next((place for ref, place in it.library.models if ref() is models[0]), None)
-    if "model" in it.library.met:
-        name, origin = it.library.met["model"]
-    else:
-        name = it.class_of(models[0]).name
-    plan["model"] = PlanField(str(name), Source.READ, origin)
+    counted = it.library.counted
+    if counted is not None:
+        plan["model"] = PlanField(counted.name, Source.READ, counted.origin)
 
 
 def _first_input(it: Interpreter) -> ModelInput | None:
@@ -132,8 +113,7 @@ def _precision(it: Interpreter, plan: dict[str, PlanField]) -> None:
         value, origin = it.library.met["precision"]
         plan["precision"] = PlanField(str(value), Source.READ, origin)
         return
-    models = models_called(it)
-    first = next((p for m in models for _, p in m.walk_parameters()), None)
-    if first is not None:
-        source = Source.DEFAULT if first.dtype is float32 else Source.READ
-        plan["precision"] = PlanField(first.dtype.name, source, plan["model"].origin if "model" in plan else None)
+    counted = it.library.counted
+    if counted is not None:
+        source = Source.DEFAULT if counted.dtype == "float32" else Source.READ
+        plan["precision"] = PlanField(counted.dtype, source, counted.origin)

@@ -149,6 +149,8 @@ def _run(
 
 
 def _collect(facts: Facts, it: Interpreter, path: str) -> None:
+    if it.library.counted is None:
+        it.library.note_models()
     measured = list(it.loops.measured)
     if not measured and it.loops.steps and not facts.failure:
         measured.append(loops.take(it, Origin(path, 1), Kind.TRAINING, 1))

@@ -668,9 +668,8 @@ class Interpreter:
         if name == "__file__":
             return owner.path
         if name == "__dict__":
-            return owner.names
-        found = self.library.submodule(owner, name)
-        return found
+            return self.library.module_dictionary(owner)
+        return self.library.submodule(owner, name)
 
     def _function_attribute(self, owner: Function, name: str) -> Value:
         if name in owner.attributes:

@@ -8,20 +8,24 @@ loop; its second round is measured.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from torchwise_analysis.source import nodes
 from torchwise_memory.report import Kind, Origin, Phase
 from torchwise_memory.runtime.ledger import Record
 
 if TYPE_CHECKING:
     from torchwise_analysis.interp.concrete.interpreter import Interpreter
     from torchwise_analysis.interp.concrete.values import Frame
-    from torchwise_analysis.source import nodes
 
 # A loop that never steps is left after so many rounds: what follows may hold the loop that does.
 MAX_IDLE_ROUNDS = 4096
-MAX_ROUNDS_WITH_BACKWARD = 64
+MAX_ROUNDS_WITH_BACKWARD = 256
+MAX_ROUNDS_AROUND_INFERENCE = 8
+# Micro-steps of a window that are run before the rest counts as the same.
+ROUNDS_OF_ACCUMULATION = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +53,14 @@ class Loops:
         self.backwards = 0
         self.generations = 0
         self.measured: list[Measured] = []
+        # loops between their first and their second step: what runs inside them is part of the measurement
+        self.open = 0
 
     def enter(self, it: Interpreter, node: nodes.For | nodes.While, frame: Frame) -> Watch:
-        return Watch(it, it.origin_of(node, frame), frame.module.is_library)
+        watch = Watch(it, it.origin_of(node, frame), frame.module.is_library)
+        if not watch.passive:
+            watch.steps_inside = isinstance(node, nodes.While) or not _only_accumulates(node.body)
+        return watch
 
     @property
     def has_training(self) -> bool:
@@ -62,7 +71,7 @@ class Watch:
     """One run of one loop."""
 
     __slots__ = (
-        "backwards", "calls", "generations", "is_promising", "measuring", "origin", "passive", "rounds", "since", "steps", "taken",
+        "backwards", "calls", "generations", "is_promising", "measuring", "origin", "passive", "rounds", "steps", "steps_inside", "taken",
     )  # fmt: skip
 
     def __init__(self, it: Interpreter, origin: Origin, is_library: bool) -> None:
@@ -75,7 +84,7 @@ class Watch:
         self.generations = loops.generations
         self.taken = len(loops.measured)
         self.measuring = False
-        self.since = 0
+        self.steps_inside = True
         # more rounds are worth taking although the loop's condition is not known
         self.is_promising = False
         # loops inside a model's forward or a library are never step loops
@@ -89,9 +98,13 @@ class Watch:
         if self.passive:
             return False
         loops = it.loops
-        if len(loops.measured) > self.taken:
+        inner = loops.measured[self.taken :]
+        if any(measured.kind is Kind.TRAINING for measured in inner):
             # an inner loop was the one: this one goes on after a single round
             return True
+        if inner and loops.steps == self.steps and loops.backwards == self.backwards:
+            # around an evaluation: short loops (over splits, say) run to their end
+            return self.rounds >= MAX_ROUNDS_AROUND_INFERENCE
         if loops.steps > self.steps:
             return self._after_step(it)
         if loops.backwards > self.backwards:
@@ -103,35 +116,78 @@ class Watch:
         return self.rounds >= MAX_IDLE_ROUNDS
 
     def exhausted(self, it: Interpreter) -> None:
-        """The loop ran out of items; a measurement under way is taken as it is."""
-        if self.passive or len(it.loops.measured) > self.taken:
+        """The loop ran out of items."""
+        if not self.measuring or len(it.loops.measured) > self.taken:
             return
-        if self.measuring and self.since == self.rounds and it.loops.steps > self.steps:
-            # a single round only: the figures lack what the first step leaves behind
-            it.assume("the loop has one round: its first step is measured")
+        # a single step: the figures lack what it leaves behind, but they are all there is
+        it.loops.open -= 1
+        self.measuring = False
 
     def _after_step(self, it: Interpreter) -> bool:
+        loops = it.loops
         if not self.measuring:
             self.measuring = True
             self.is_promising = True
-            self.since = self.rounds
-            self.steps = it.loops.steps
-            self.calls = it.loops.calls
-            self.backwards = it.loops.backwards
+            loops.open += 1
+            self.steps = loops.steps
+            self.calls = loops.calls
+            self.backwards = loops.backwards
             start(it)
             return False
-        it.loops.measured.append(take(it, self.origin, Kind.TRAINING, self.rounds - self.since))
+        loops.open -= 1
+        # several optimizers (a GAN's) step once for each of their backward passes
+        window = max(1, (loops.backwards - self.backwards) // (loops.steps - self.steps))
+        loops.measured.append(take(it, self.origin, Kind.TRAINING, window))
         return True
 
     def _after_call(self, it: Interpreter) -> bool:
-        if it.loops.has_training or (self.measuring is True and self.backwards != it.loops.backwards):
+        loops = it.loops
+        known = any(measured.origin == self.origin for measured in loops.measured)
+        if loops.has_training or loops.open or known:
             return self.rounds >= 2
         if self.rounds == 1:
             start(it)
             return False
-        kind = Kind.GENERATION if it.loops.generations > self.generations else Kind.INFERENCE
-        it.loops.measured.append(take(it, self.origin, kind, 1))
+        kind = Kind.GENERATION if loops.generations > self.generations else Kind.INFERENCE
+        loops.measured.append(take(it, self.origin, kind, 1))
         return True
+
+    def may_skip(self, it: Interpreter) -> bool:
+        """Whether further rounds only accumulate gradients as the last ones did.
+
+        True in a loop whose text takes no step; its last round is still to run.
+        """
+        return (
+            not self.passive
+            and not self.steps_inside
+            and self.rounds >= ROUNDS_OF_ACCUMULATION
+            and it.loops.backwards >= self.backwards + ROUNDS_OF_ACCUMULATION
+            and it.loops.steps == self.steps
+        )
+
+
+def _only_accumulates(body: nodes.Block) -> bool:
+    """Whether a loop's text goes backward itself and nowhere takes a step."""
+    names = set(_names_in(body))
+    return "backward" in names and not any("step" in name and "micro" not in name for name in names)
+
+
+def _names_in(node: object) -> Iterator[str]:
+    """Attributes and names of functions that are called."""
+    if isinstance(node, tuple):
+        for member in node:
+            yield from _names_in(member)
+        return
+    if not isinstance(node, nodes.Node):
+        return
+    if isinstance(node, nodes.Call):
+        if isinstance(node.func, nodes.Attribute):
+            yield node.func.attr
+        elif isinstance(node.func, nodes.Name):
+            yield node.func.id
+    for name in type(node).__dataclass_fields__:
+        if name != "span":
+            yield from _names_in(getattr(node, name))
 
 
 def start(it: Interpreter) -> None:
@@ -147,6 +203,7 @@ def start(it: Interpreter) -> None:
 def take(it: Interpreter, origin: Origin, kind: Kind, window: int) -> Measured:
     """What was seen since `start`."""
     ledger = it.world.ledger
+    it.library.note_models()
     return Measured(
         origin,
         kind,

@@ -13,6 +13,7 @@ from torchwise_analysis.interp.concrete import classes, operators, patterns
 from torchwise_analysis.interp.concrete.errors import Raised
 from torchwise_analysis.interp.concrete.expressions import make_function
 from torchwise_analysis.interp.concrete.values import (
+    MISSING,
     Class,
     ClassCell,
     Frame,
@@ -193,14 +194,35 @@ def import_from(it: Interpreter, node: nodes.ImportFrom, frame: Frame) -> Outcom
 
 
 def if_(it: Interpreter, node: nodes.If, frame: Frame) -> Outcome:
-    taken = it.truth(it.evaluate(node.test, frame), node.test, frame)
+    test = it.evaluate(node.test, frame)
+    if isinstance(test, Unknown) and _is_last_resort(node):
+        it.place(node, frame)
+        it.assume(f"of the cases of {test.why} the first one is taken")
+        return run_block(it, node.body, frame)
+    taken = it.truth(test, node.test, frame)
+    del test
     return run_block(it, node.body if taken else node.orelse, frame)
 
 
+def _is_last_resort(node: nodes.If) -> bool:
+    """`if a == x: ... elif a == y: ...` without `else`: one of the cases must be meant."""
+    cases = 1
+    while len(node.orelse) == 1 and isinstance(node.orelse[0], nodes.If):
+        node = node.orelse[0]
+        cases += 1
+    return cases > 1 and not node.orelse
+
+
 def for_(it: Interpreter, node: nodes.For, frame: Frame) -> Outcome:
-    items = it.iterate(it.evaluate(node.iter, frame), loop=True)
+    source = it.evaluate(node.iter, frame)
+    is_counted = isinstance(source, (range, list, tuple))
+    items = it.iterate(source, loop=True)
+    del source
     watch = it.loops.enter(it, node, frame)
-    for item in items:
+    while True:
+        item = next(items, MISSING)
+        if item is MISSING:
+            break
         it.burn()
         it.assign(node.target, item, frame)
         del item
@@ -211,8 +233,23 @@ def for_(it: Interpreter, node: nodes.For, frame: Frame) -> Outcome:
             return outcome if isinstance(outcome, Returned) else None
         if watch.end_round(it):
             return None
+        if is_counted and watch.may_skip(it):
+            items = _last_only(it, items)
     watch.exhausted(it)
     return run_block(it, node.orelse, frame)
+
+
+def _last_only(it: Interpreter, items: Iterator[Value]) -> Iterator[Value]:
+    """The last of the remaining items; those between count as backward passes like the ones before."""
+    last: list[Value] = []
+    for item in items:
+        it.burn()
+        last[:] = [item]
+        it.loops.backwards += 1
+        if it.loops.backwards > 1 << 16:
+            break
+    it.loops.backwards -= bool(last)
+    return iter(last)
 
 
 def while_(it: Interpreter, node: nodes.While, frame: Frame) -> Outcome:

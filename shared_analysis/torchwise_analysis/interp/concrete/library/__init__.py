@@ -77,6 +77,17 @@ class ModelInput:
     origin: Origin | None
 
 
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """The models called, at the moment a loop was measured."""
+
+    parameters: int
+    trainable: int
+    name: str
+    origin: Origin | None
+    dtype: str
+
+
 class HostCallable:
     """A function of the program that the runtime may call (a hook, a closure, a checkpointed body)."""
 
@@ -134,6 +145,7 @@ class Library:
         self.written: weakref.WeakSet[Storage] = weakref.WeakSet()
         self.transformers = Transformers(it)
         self.helpers = helpers(it)
+        self.counted: Counted | None = None
         self.changed: set[int] = set()
         self.called: dict[int, weakref.ref[Module]] = {}
         # the whole numbers of the script that a tensor's shape was made of
@@ -163,6 +175,28 @@ class Library:
 
     def submodule(self, owner: ModuleValue, name: str) -> Value:
         return self.imports.submodule(owner, name)
+
+    def module_dictionary(self, owner: ModuleValue) -> Value:
+        """`module.__dict__` of a module whose names are evaluated one by one."""
+        scope = self.imports.scopes.get(id(owner))
+        names = dict.fromkeys([*owner.names, *(scope.bound_names() if scope is not None else ())])
+
+        def get(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+            name = args[0]
+            if not isinstance(name, str):
+                return Unknown(f"a member of {owner.name}", it.origin())
+            return it.get_attribute(owner, name)
+
+        return Opaque(
+            "module.__dict__",
+            {
+                "__getitem__": Builtin("__getitem__", get),
+                "get": Builtin("get", get),
+                "__iter__": Builtin("__iter__", lambda it, a, k: list(names)),
+                "__contains__": Builtin("__contains__", lambda it, a, k: a[0] in names),
+                "keys": Builtin("keys", lambda it, a, k: list(names)),
+            },
+        )
 
     def star_unknown(self, module: ModuleValue) -> bool:
         return self.imports.has_unknown_star(module)
@@ -285,6 +319,28 @@ class Library:
     def built(self, model: Module, kind: str) -> None:
         """A library's model was made: its kind names it in the plan."""
         self.met.setdefault("model", (f"{self.class_of(model).name} ({kind})" if kind else "", self.it.origin()))
+
+    def note_models(self) -> None:
+        """Count the models called so far, while they are alive."""
+        models = [module for ref in self.called.values() if (module := ref()) is not None]
+        if not models:
+            return
+        models.sort(key=lambda m: -sum(p.numel for _, p in m.walk_parameters()))
+        parameters = {id(p): p for module in models for _, p in module.walk_parameters()}
+        name, origin = self.met.get("model", ("", None))
+        largest = models[0]
+        while self.class_of(largest).tag.endswith("DataParallel") and "module" in largest.children:
+            largest = cast(Module, largest.children["module"])
+        if not name:
+            name = self.class_of(largest).name
+            origin = next((place for ref, place in self.models if ref() is largest), None)
+        self.counted = Counted(
+            sum(p.numel for p in parameters.values()),
+            sum(p.numel for p in parameters.values() if p.requires_grad),
+            str(name),
+            origin,
+            next(iter(parameters.values())).dtype.name,
+        )
 
     def parameter_names(self, cls: Class) -> list[str] | None:
         native = cls.traits.get("native")

@@ -197,6 +197,20 @@ class LazyScope:
             return MISSING
         return self._from_stars(name)
 
+    def bound_names(self) -> list[str]:
+        """Names that the text binds, those of star imports included."""
+        names = list(self.binders)
+        self._from_stars("")
+        for position, (absolute, source) in enumerate(self.stars):
+            if source is MISSING:
+                source = self.imports.find(absolute, self.module.path)
+                self.stars[position] = (absolute, source)
+            if isinstance(source, ModuleValue):
+                inner = self.imports.scopes.get(id(source))
+                if inner is not None and inner is not self:
+                    names += [n for n in inner.bound_names() if not n.startswith("_")]
+        return names
+
     def _touch(self, name: str, binder: tuple[nodes.Stmt, int]) -> None:
         after = binder[1] + binder[0].span.line
         for statement, base in self.touchers.pop(name, []):

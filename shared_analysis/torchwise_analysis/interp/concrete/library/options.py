@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from torchwise_analysis.interp.concrete.interpreter import Interpreter
 
 
+# Switches without which a script would stay on the CPU.
+_CARD_SWITCHES = frozenset({"cuda", "use_cuda", "gpu", "use_gpu", "accel", "use_accel"})
+
+
 def argparse_module(it: Interpreter) -> dict[str, Value]:
     space = Class("Namespace", (it.types.object,), module="argparse")
     space.mro = (space, it.types.object)
@@ -111,6 +115,9 @@ def _option(it: Interpreter, args: list[Value], keywords: Keywords) -> tuple[str
     shown = long or name
     action = keywords.get("action")
     if action == "store_true":
+        if name in _CARD_SWITCHES:
+            it.assume(f"{shown} is given: the question is about a card")
+            return name, True
         return name, keywords.get("default", False)
     if action == "store_false":
         return name, keywords.get("default", True)
@@ -120,6 +127,10 @@ def _option(it: Interpreter, args: list[Value], keywords: Keywords) -> tuple[str
         return "", None
     if action == "count" or (shown.startswith("-") and keywords.get("required") is not True):
         return name, None
+    choices = keywords.get("choices")
+    if isinstance(choices, (list, tuple)) and choices:
+        it.assume(f"{shown} is {text.text_of(it, choices[0])}, the first of its choices")
+        return name, choices[0]
     if keywords.get("nargs") in ("?", "*"):
         return name, None if keywords.get("nargs") == "?" else []
     return name, Unknown(f"the option {shown}", it.origin())

@@ -1022,9 +1022,9 @@ _DISTRIBUTED = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 def _environment(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
     name = args[0]
     default = args[1] if len(args) > 1 else keywords.get("default")
-    if isinstance(name, str) and name in _DISTRIBUTED and default is not None:
-        it.assume(f"{name} is {_ENVIRONMENT[name]}: one process")
-        return _ENVIRONMENT[name]
+    if isinstance(name, str) and name in _DISTRIBUTED:
+        it.assume("one process, not started by a launcher")
+        return default
     if default is not None:
         it.assume(f"the environment variable {text.text_of(it, name)} is not set")
     return default

@@ -19,6 +19,7 @@ from torchwise_analysis.interp.concrete.values import (
     Value,
 )
 from torchwise_memory.runtime.dtypes import DTYPES
+from torchwise_memory.runtime.tensor import Tensor
 
 if TYPE_CHECKING:
     from torchwise_analysis.interp.concrete.interpreter import Interpreter
@@ -48,15 +49,17 @@ _IMAGES: dict[str, tuple[int, int, int] | None] = {
     "GTSRB": None,
     "Places365": None,
 }
+# Stands for the number of samples; whatever it is, only batches reach the card.
+MANY_SAMPLES = 60_000
 _FAKE_SIZE = (3, 224, 224)
 # Assumed where images have no common size and no transform gives one.
 _ASSUMED_SIZE = (3, 224, 224)
 
 _SIZED = ("RandomResizedCrop", "CenterCrop", "RandomCrop", "FiveCrop")
 _NEUTRAL = (
-    "ToTensor PILToTensor Normalize RandomHorizontalFlip RandomVerticalFlip ColorJitter RandomRotation AutoAugment "
+    "Normalize RandomHorizontalFlip RandomVerticalFlip ColorJitter RandomRotation AutoAugment "
     "RandAugment TrivialAugmentWide AugMix RandomErasing RandomAffine RandomPerspective GaussianBlur ConvertImageDtype ToDtype "
-    "ToImage RandomApply RandomChoice RandomOrder RandomInvert RandomAutocontrast RandomAdjustSharpness ToPILImage "
+    "RandomApply RandomChoice RandomOrder RandomInvert RandomAutocontrast RandomAdjustSharpness ToPILImage "
     "RandomEqualize RandomPosterize RandomSolarize"
 )
 
@@ -66,6 +69,8 @@ def transforms_module(it: Interpreter) -> Namespace:
     for name in _SIZED:
         members[name] = Builtin(name, _sized)
     members["Resize"] = Builtin("Resize", _resize)
+    for name in ("ToTensor", "PILToTensor", "ToImage"):
+        members[name] = Builtin(name, lambda it, a, k: Opaque("transforms.ToTensor", call=_to_tensor))
     members["Compose"] = Builtin("Compose", _compose)
     members["Grayscale"] = Builtin("Grayscale", _grayscale)
     members["Pad"] = Builtin("Pad", _pad)
@@ -83,7 +88,12 @@ def transform(kind: str, change: Callable[[tuple[int, ...]], tuple[int, ...]]) -
         image = args[0]
         if isinstance(image, Opaque) and image.kind == "image":
             return image_of(change(cast("tuple[int, ...]", image.payload)), kind)
-        if it.is_tensor(image):
+        if isinstance(image, Tensor) and image.ndim == 3:
+            shape = change(tuple(image.shape))
+            if shape == tuple(image.shape):
+                return image
+            return it.library.call_function(it, "torch.empty", [shape], {"dtype": image.dtype})
+        if isinstance(image, Tensor):
             return image
         return Unknown(f"a transformed {getattr(image, 'why', 'image')}", it.origin())
 
@@ -153,6 +163,13 @@ def _pad(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
     return transform("Pad", lambda shape: (shape[0], shape[1] + down, shape[2] + across))
 
 
+def _to_tensor(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    image = args[0]
+    if isinstance(image, Opaque) and image.kind == "image":
+        return it.library.call_function(it, "torch.empty", [image.payload], {"dtype": DTYPES["float32"]})
+    return image
+
+
 def _compose(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
     steps = list(it.iterate(args[0] if args else keywords["transforms"]))
 
@@ -208,15 +225,19 @@ def image_dataset(
         if change is not None and not isinstance(change, Unknown):
             image = it.call(change, [image], {})
         if isinstance(image, Opaque) and image.kind == "image":
-            final = cast("tuple[int, ...]", image.payload)
-            if varying and final[1:] == shape[1:]:
-                it.assume(f"images of {name} are {shape[1]} x {shape[2]}")
-            image = it.library.call_function(it, "torch.empty", [final], {"dtype": DTYPES["float32"]})
+            image = _to_tensor(it, [image], {})
+        if varying and isinstance(image, Tensor) and tuple(image.shape)[1:] == shape[1:]:
+            it.assume(f"images of {name} are {shape[1]} x {shape[2]}")
         return (image, Symbol("a class number"))
 
     made.attributes["__sample__"] = Builtin("__sample__", sample)
     made.attributes["__getitem__"] = Builtin("__getitem__", sample)
     made.attributes["__len__"] = Builtin("__len__", lambda it, a, k: Symbol("the length of the data"))
+    if not varying:
+        for field, extents, dtype in (("targets", (), "int64"), ("data", shape[1:], "uint8")):
+            made.attributes[field] = it.library.call_function(
+                it, "torch.empty", [(MANY_SAMPLES, *extents)], {"dtype": DTYPES[dtype]}
+            )
     made.attributes["classes"] = Unknown(f"the classes of {name}")
     made.attributes["transform"] = change
     return made
