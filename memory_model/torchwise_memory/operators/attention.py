@@ -267,12 +267,16 @@ def _efficient(w: World, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -
 
 
 def _aligned_mask(w: World, mask: Tensor, shape: Shape) -> Tensor:
-    """The kernel wants rows of the mask aligned to eight elements; others are padded copies. Then a broadcast view."""
-    if mask.shape[-1] % 8 and mask.shape[-1] > 1:
+    """The kernel wants rows that start at multiples of eight elements and lie dense: other masks become padded copies.
+
+    (`preprocess_mask`; a row that is a multiple of eight already gets eight more.) Then a broadcast view.
+    """
+    aligned = mask.strides[-1:] == (1,) and all(stride % 8 == 0 for stride in mask.strides[:-1])
+    if not aligned:
         from .views import narrow, pad
 
-        padded = pad(w, mask, (0, -mask.shape[-1] % 8))
-        mask = narrow(w, padded, -1, 0, mask.shape[-1])
+        length = mask.shape[-1]
+        mask = narrow(w, pad(w, mask, (0, 8 - length % 8)), -1, 0, length)
     return expand_to(w, mask, shape)
 
 
