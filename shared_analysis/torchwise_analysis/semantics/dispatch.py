@@ -467,7 +467,7 @@ def _any_method(m: Machine, obj: va.Obj, call: Call) -> va.Value:
 
 
 def _on_data(m: Machine, obj: va.Obj) -> bool:
-    return any(m.objects[o].kind in (va.Kind.LOADER, va.Kind.DATASET) for o in m.lineage(obj.id))
+    return m.is_data(obj.id)
 
 
 def _believed_forward(m: Machine, obj: va.Obj, call: Call) -> va.Value:

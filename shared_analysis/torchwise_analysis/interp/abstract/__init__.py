@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Callable
+from weakref import WeakKeyDictionary
 
 from torchwise_analysis.interp.abstract.entries import FunctionKey, run_module
 from torchwise_analysis.interp.abstract.expressions import EXPRESSIONS
@@ -12,6 +13,7 @@ from torchwise_analysis.interp.abstract.limits import Limits, OutOfFuel, Stopped
 from torchwise_analysis.interp.abstract.machine import Machine
 from torchwise_analysis.interp.abstract.relevance import Relevance
 from torchwise_analysis.interp.abstract.statements import STATEMENTS
+from torchwise_analysis.interp.abstract.static import StaticCache
 from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.names.project import Project
 from torchwise_analysis.semantics.dispatch import LIBRARY
@@ -21,6 +23,9 @@ from torchwise_analysis.source.nodes import Module
 _RECURSION_LIMIT = 8000
 
 DEFAULT_LIMITS = Limits()
+
+# What can be read off nodes is the same in every run; it lives as long as the project does.
+_STATIC: WeakKeyDictionary[Project, StaticCache] = WeakKeyDictionary()
 
 
 def never() -> bool:
@@ -48,8 +53,9 @@ def run(
     collecting = gc.isenabled()
     gc.disable()
     try:
-        relevance = Relevance(module, project, limits.files)
-        machine = Machine(module.path, project, limits, stop, EXPRESSIONS, STATEMENTS, relevance, LIBRARY)
+        static = _STATIC.setdefault(project, StaticCache())
+        relevance = Relevance(module, project, limits.files, static)
+        machine = Machine(module.path, project, limits, stop, EXPRESSIONS, STATEMENTS, relevance, LIBRARY, static)
         run_module(machine, module, reached)
     except (Stopped, OutOfFuel):
         pass

@@ -345,7 +345,7 @@ def _cannot_matter(m: Machine, function: va.Function, arguments: va.Arguments) -
     if isinstance(node, nd.Lambda):
         return False
     facts = m.body_facts(node.body)
-    if m.relevance.matters(node.name, facts.names, facts.size):
+    if m.relevance.matters(facts.names, facts.size):
         return False
     if any(isinstance(v, (va.Function, va.Class)) for v in arguments):
         return False

@@ -63,7 +63,8 @@ def _module_code(m: Machine, module: nd.Module, frame: Frame) -> None:
 def _contained(m: Machine, place: Place, body: Callable[[], None]) -> None:
     """Run one entry; running out of fuel or failing ends this entry only, and is counted."""
     frames, mark = list(m.frames), m.state.mark()
-    m.cap = min(m.limits.visits, m.visits + m.limits.entry_visits)
+    share = m.limits.entry_visits if m.visits < m.limits.visits // 2 else m.limits.late_visits
+    m.cap = min(m.limits.visits, m.visits + share)
     try:
         body()
     except DeadPath:

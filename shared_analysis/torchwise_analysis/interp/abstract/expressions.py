@@ -446,9 +446,7 @@ def _common_reduction(a: str | None, b: str | None) -> str | None:
 
 
 def _scalar_like(m: Machine, obj: va.Obj) -> bool:
-    return obj.origin is va.Origin.UNSEEN and not any(
-        m.objects[p].kind in (va.Kind.LOADER, va.Kind.DATASET) for p in m.lineage(obj.id)
-    )
+    return obj.origin is va.Origin.UNSEEN and not m.is_data(obj.id)
 
 
 def _symbol(value: va.Value) -> str | None:

@@ -19,6 +19,8 @@ def join(a: object, b: object) -> object:
     if isinstance(a, frozenset) and isinstance(b, frozenset):
         return cast("frozenset[object]", a) | cast("frozenset[object]", b)
     if isinstance(a, tuple) and isinstance(b, tuple):
+        if any(isinstance(x, str) for x in cast("tuple[object, ...]", (*a, *b))):
+            return tuple(dict.fromkeys(cast("tuple[str, ...]", (*a, *b))))
         return join_contents(cast("tuple[va.Value, ...]", a), cast("tuple[va.Value, ...]", b))
     if isinstance(a, dict) and isinstance(b, dict):
         return _join_entries(cast("dict[object, va.Value]", a), cast("dict[object, va.Value]", b))

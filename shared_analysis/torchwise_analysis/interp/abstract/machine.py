@@ -19,7 +19,7 @@ from torchwise_analysis.interp.abstract.limits import DeadPath, Limits, OutOfFue
 from torchwise_analysis.interp.abstract.loops import Caller, Loop, LoopKind, LoopPath, Turn, inside
 from torchwise_analysis.interp.abstract.relevance import Relevance
 from torchwise_analysis.interp.abstract.state import MISSING, Facts, State
-from torchwise_analysis.interp.abstract.static import BodyFacts, LoopFacts, body_facts, loop_facts
+from torchwise_analysis.interp.abstract.static import BodyFacts, LoopFacts, StaticCache
 from torchwise_analysis.interp.abstract.trace import Pass, Silence
 from torchwise_analysis.names.project import Project
 from torchwise_analysis.source import nodes as nd
@@ -123,7 +123,9 @@ class Machine:
         statements: dict[type, Execute],
         relevance: Relevance,
         library: Meanings,
+        static: StaticCache,
     ) -> None:
+        self.static = static
         self.library = library
         self.tested: list[Any] = []
         self.path, self.project, self.limits, self.stop = path, project, limits, stop
@@ -170,9 +172,6 @@ class Machine:
         self._ids = 0
         self._scene: ev.Scene | None = None
         self._loops: dict[tuple[str, int, int], Loop] = {}
-        self._loop_facts: dict[int, LoopFacts] = {}
-        self._body_facts: dict[int, BodyFacts] = {}
-        self._kept: list[object] = []
         self._constructed: dict[tuple[object, ...], int] = {}
 
     # ------------------------------------------------------------------ running
@@ -307,18 +306,10 @@ class Machine:
     # ------------------------------------------------------------------ static facts, by node
 
     def body_facts(self, body: nd.Block) -> BodyFacts:
-        found = self._body_facts.get(id(body))
-        if found is None:
-            found = self._body_facts[id(body)] = body_facts(body)
-            self._kept.append(body)
-        return found
+        return self.static.body(body)
 
     def loop_facts(self, node: nd.For | nd.While) -> LoopFacts:
-        found = self._loop_facts.get(id(node))
-        if found is None:
-            found = self._loop_facts[id(node)] = loop_facts(node)
-            self._kept.append(node)
-        return found
+        return self.static.loop(node)
 
     def loop(self, node: nd.Node, kind: LoopKind, over: str, count: int | None, source: int | None) -> Loop:
         """The loop of a node: one object however often it is entered, so identity tells loops apart."""
@@ -417,6 +408,14 @@ class Machine:
         if part.id not in self.parents and part.id not in self.lineage(whole.id):
             self.set_parent(part.id, whole.id)
 
+    def _is_source(self, oid: int) -> bool:
+        obj = self.objects.get(oid)
+        return obj is not None and obj.kind in (va.Kind.LOADER, va.Kind.DATASET)
+
+    def is_data(self, oid: int) -> bool:
+        """Is it (a part of) what a loader or data set gives?"""
+        return any(self._is_source(p) for p in self.lineage(oid))
+
     def set_parent(self, part: int, whole: int) -> None:
         self.parents[part] = whole
         self.parts.setdefault(whole, []).append(part)
@@ -458,6 +457,7 @@ class Machine:
         if kind is va.Kind.MODULE or kind is va.Kind.OPAQUE:
             self.set_parent(part.id, obj.id)
         self.objects[part.id] = part
+        self.objects.setdefault(obj.id, obj)
         if kind is va.Kind.OPTIMIZER:
             self.optimizers.append(part)
             self.owns[part.id] = None
@@ -520,9 +520,7 @@ class Machine:
         for value in values:
             for member in va.alternatives(value):
                 if isinstance(member, va.Obj) and member.kind is va.Kind.OPAQUE:
-                    out.update(
-                        p for p in self.lineage(member.id) if self.objects[p].kind in (va.Kind.LOADER, va.Kind.DATASET)
-                    )
+                    out.update(p for p in self.lineage(member.id) if self._is_source(p))
             out.update(s for t in self.tensors(value) for s in t.sources)
         return frozenset(out)
 

@@ -7,9 +7,9 @@ are passed over; they are counted.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
-from torchwise_analysis.interp.abstract.static import walk
+from torchwise_analysis.interp.abstract.static import StaticCache
 from torchwise_analysis.names.project import Project
 from torchwise_analysis.source import nodes as nd
 
@@ -47,72 +47,58 @@ _SMALL = 40  # nodes; running such a function is cheaper than doubting
 class Relevance:
     """The functions of the root file and of everything it imports that may matter."""
 
-    def __init__(self, root: nd.Module, project: Project, files: int) -> None:
-        self._names: dict[str, frozenset[str]] = {}
-        self._relevant: set[str] = set()
-        self._complete = True
-        self._collect(root, project, files)
+    def __init__(self, root: nd.Module, project: Project, files: int, cache: StaticCache) -> None:
+        mentions: dict[str, set[str]] = {}
+        for module in _closure(root, project, files, cache):
+            for name, names in cache.mentions(module).names.items():
+                mentions.setdefault(name, set()).update(names)
+        self._relevant = _fixpoint(mentions) - _COMMON
 
-    def matters(self, name: str, names: frozenset[str], size: int) -> bool:
-        """May a function of this name, mentioning `names`, matter?"""
+    def matters(self, names: frozenset[str], size: int) -> bool:
+        """May a function that mentions `names` matter?"""
         return size <= _SMALL or has_effect(names) or not self._relevant.isdisjoint(names)
 
-    def _collect(self, root: nd.Module, project: Project, files: int) -> None:
-        mentions: dict[str, set[str]] = {}
-        for module in _closure(root, project, files):
-            for node in (n for s in module.body for n in walk(s)):
-                if isinstance(node, (nd.FunctionDef, nd.ClassDef)):
-                    into = mentions.setdefault(node.name, set())
-                    for inner in (n for s in node.body for n in walk(s)):
-                        if isinstance(inner, nd.Attribute):
-                            into.add(inner.attr)
-                        elif isinstance(inner, nd.Name):
-                            into.add(inner.id)
-        users: dict[str, list[str]] = {}
-        for name in mentions:
-            for used in mentions[name]:
-                if used in mentions and used != name and used not in _COMMON:
-                    users.setdefault(used, []).append(name)
-        todo = [name for name, used in mentions.items() if has_effect(used)]
-        self._relevant = set(todo)
-        while todo:
-            for user in users.get(todo.pop(), ()):
-                if user not in self._relevant:
-                    self._relevant.add(user)
-                    todo.append(user)
-        self._relevant -= _COMMON
+
+def _fixpoint(mentions: dict[str, set[str]]) -> set[str]:
+    users: dict[str, list[str]] = {}
+    for name, names in mentions.items():
+        for used in names:
+            if used in mentions and used != name and used not in _COMMON:
+                users.setdefault(used, []).append(name)
+    todo = [name for name, names in mentions.items() if has_effect(names)]
+    relevant = set(todo)
+    while todo:
+        for user in users.get(todo.pop(), ()):
+            if user not in relevant:
+                relevant.add(user)
+                todo.append(user)
+    return relevant
 
 
-def _closure(root: nd.Module, project: Project, files: int) -> Iterator[nd.Module]:
+def _closure(root: nd.Module, project: Project, files: int, cache: StaticCache) -> Iterator[nd.Module]:
     seen = {root.path}
     todo = [root]
-    while todo and len(seen) <= files:
+    while todo:
         module = todo.pop(0)
         yield module
-        for path in _imported(module, project):
-            if path in seen or len(seen) > files:
-                continue
-            seen.add(path)
-            found = project.load(path)
-            if found is not None:
-                todo.append(found)
+        for statement in cache.mentions(module).imports:
+            for path in _imported(statement, module, project):
+                if path in seen or len(seen) > files:
+                    continue
+                seen.add(path)
+                found = project.load(path)
+                if found is not None:
+                    todo.append(found)
 
 
-def _imported(module: nd.Module, project: Project) -> Iterable[str]:
-    for node in (n for s in module.body for n in walk(s)):
-        if isinstance(node, nd.Import):
-            for alias in node.names:
-                found = project.find(alias.name, module.path)
-                if found is not None and not found.is_library:
-                    yield found.path
-        elif isinstance(node, nd.ImportFrom):
-            yield from _imported_from(node, module, project)
-
-
-def _imported_from(node: nd.ImportFrom, module: nd.Module, project: Project) -> Iterator[str]:
-    names = [node.module, *(f"{node.module}.{a.name}" if node.module else a.name for a in node.names if a.name != "*")]
+def _imported(node: nd.Import | nd.ImportFrom, module: nd.Module, project: Project) -> Iterator[str]:
+    if isinstance(node, nd.Import):
+        names = [alias.name for alias in node.names]
+    else:
+        names = [node.module]
+        names += [f"{node.module}.{a.name}" if node.module else a.name for a in node.names if a.name != "*"]
     for name in names:
-        if node.level:
+        if isinstance(node, nd.ImportFrom) and node.level:
             found = project.find_relative(name, node.level, module.path)
         else:
             found = project.find(name, module.path) if name else None

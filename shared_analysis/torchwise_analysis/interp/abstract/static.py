@@ -35,10 +35,16 @@ class LoopFacts:
     has_inner: bool
 
 
-def children(node: nd.Node) -> Iterator[nd.Node]:
+def children(node: nd.Node) -> list[nd.Node]:
     """Direct sub-nodes in source order."""
+    out: list[nd.Node] = []
     for name in _fields(type(node)):
-        yield from _nodes_in(getattr(node, name))
+        value = getattr(node, name)
+        if isinstance(value, tuple):
+            _collect(value, out)
+        elif isinstance(value, nd.Node):
+            out.append(value)
+    return out
 
 
 def walk(root: nd.Node, into_functions: bool = True) -> Iterator[nd.Node]:
@@ -48,10 +54,74 @@ def walk(root: nd.Node, into_functions: bool = True) -> Iterator[nd.Node]:
         node = todo.pop()
         yield node
         if into_functions or node is root or not isinstance(node, (nd.FunctionDef, nd.Lambda, nd.ClassDef)):
-            todo.extend(reversed(list(children(node))))
+            todo.extend(reversed(children(node)))
 
 
 _KEEPING = frozenset(["append", "extend", "insert", "add", "update", "setdefault", "appendleft"])
+
+
+class StaticCache:
+    """Static facts by node, shared by the runs of one project. Holds the nodes, so ids stay theirs."""
+
+    __slots__ = ("_bodies", "_loops", "_mentions")
+
+    def __init__(self) -> None:
+        self._bodies: dict[int, tuple[nd.Block, BodyFacts]] = {}
+        self._loops: dict[int, tuple[nd.For | nd.While, LoopFacts]] = {}
+        self._mentions: dict[str, tuple[nd.Module, Mentions]] = {}
+
+    def body(self, body: nd.Block) -> BodyFacts:
+        found = self._bodies.get(id(body))
+        if found is None:
+            if len(self._bodies) > _CACHED:
+                self._bodies.clear()
+            found = self._bodies[id(body)] = (body, body_facts(body))
+        return found[1]
+
+    def loop(self, loop: nd.For | nd.While) -> LoopFacts:
+        found = self._loops.get(id(loop))
+        if found is None:
+            if len(self._loops) > _CACHED:
+                self._loops.clear()
+            found = self._loops[id(loop)] = (loop, loop_facts(loop))
+        return found[1]
+
+    def mentions(self, module: nd.Module) -> Mentions:
+        found = self._mentions.get(module.path)
+        if found is None or found[0] is not module:
+            found = self._mentions[module.path] = (module, mentions_of(module))
+        return found[1]
+
+
+_CACHED = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Mentions:
+    """Names that each function or class of a module mentions, and the module's import statements."""
+
+    names: dict[str, frozenset[str]]
+    imports: tuple[nd.Import | nd.ImportFrom, ...]
+
+
+def mentions_of(module: nd.Module) -> Mentions:
+    names: dict[str, set[str]] = {}
+    imports: list[nd.Import | nd.ImportFrom] = []
+    todo: list[tuple[nd.Node, tuple[set[str], ...]]] = [(s, ()) for s in reversed(module.body)]
+    while todo:
+        node, inside = todo.pop()
+        if isinstance(node, (nd.Import, nd.ImportFrom)):
+            imports.append(node)
+        elif isinstance(node, nd.Attribute):
+            for one in inside:
+                one.add(node.attr)
+        elif isinstance(node, nd.Name):
+            for one in inside:
+                one.add(node.id)
+        elif isinstance(node, (nd.FunctionDef, nd.ClassDef)):
+            inside = (*inside, names.setdefault(node.name, set()))
+        todo.extend((child, inside) for child in children(node))
+    return Mentions({name: frozenset(found) for name, found in names.items()}, tuple(imports))
 
 
 def body_facts(body: nd.Block) -> BodyFacts:
@@ -95,9 +165,9 @@ def body_facts(body: nd.Block) -> BodyFacts:
 
 # What makes it matter that two tests of one flag agree: they guard what rules follow.
 _WORLDLY = frozenset(
-    """backward step zero_grad train eval no_grad inference_mode set_grad_enabled enable_grad autocast scale unscale_ update
-    clip_grad_norm_ clip_grad_value_ sampler DistributedSampler set_epoch DistributedDataParallel DDP detach item
-    state_dict load_state_dict no_sync grad requires_grad softmax sigmoid log_softmax append accumulate""".split()
+    """backward step zero_grad eval no_grad inference_mode set_grad_enabled enable_grad autocast scale unscale_
+    clip_grad_norm_ clip_grad_value_ DistributedSampler DistributedDataParallel DDP no_sync grad requires_grad
+    softmax sigmoid log_softmax accumulate""".split()
 )
 
 
@@ -109,7 +179,7 @@ def _guards_effect(node: nd.If | nd.IfExp) -> bool:
                 return True
             if isinstance(inner, nd.Name) and inner.id in _WORLDLY:
                 return True
-            if isinstance(inner, (nd.Return, nd.Continue, nd.Break)):
+            if isinstance(inner, nd.Continue):
                 return True
     return False
 
@@ -233,9 +303,9 @@ def _fields(kind: type) -> tuple[str, ...]:
     return found
 
 
-def _nodes_in(value: object) -> Iterator[nd.Node]:
-    if isinstance(value, nd.Node):
-        yield value
-    elif isinstance(value, tuple) and not isinstance(value, nd.Span):
-        for item in cast("tuple[object, ...]", value):
-            yield from _nodes_in(item)
+def _collect(values: tuple[object, ...], out: list[nd.Node]) -> None:
+    for item in values:
+        if isinstance(item, nd.Node):
+            out.append(item)
+        elif isinstance(item, tuple):
+            _collect(cast("tuple[object, ...]", item), out)
