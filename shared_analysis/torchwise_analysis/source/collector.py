@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 
 @contextmanager
-def collector_paused() -> Iterator[None]:
+def collector_paused() -> Generator[None, None, None]:
     """Nodes never form cycles, and looking for some while a file of them is made triples the time."""
     was_enabled = gc.isenabled()
     gc.disable()

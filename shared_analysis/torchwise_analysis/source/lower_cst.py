@@ -15,7 +15,7 @@ import unicodedata
 import warnings
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeAlias, cast
+from typing import ClassVar, TypeAlias, cast
 
 import libcst as cst
 
@@ -146,7 +146,14 @@ _BINARY: dict[type[cst.CSTNode], str] = {
 }
 _UNARY: dict[type[cst.BaseUnaryOp], str] = {cst.Not: "not", cst.Minus: "-", cst.Plus: "+", cst.BitInvert: "~"}
 
+# Brackets that belong to the node itself, as in `ast`.
+_OWN_BRACKETS = frozenset({cst.Tuple, cst.GeneratorExp})
+
 _Statement: TypeAlias = "cst.BaseStatement | cst.BaseSmallStatement"
+_ExpressionTable: TypeAlias = (
+    "dict[type[cst.BaseExpression], Callable[[CstLowering, cst.BaseExpression, int], Expr]]"
+)
+_StatementTable: TypeAlias = "dict[type[_Statement], Callable[[CstLowering, _Statement], Stmt]]"
 _Comma: TypeAlias = "cst.Comma | cst.MaybeSentinel | None"
 
 
@@ -219,12 +226,12 @@ class CstLowering:
             if isinstance(statement, cst.SimpleStatementLine):
                 self._small(statement.body, out)
             else:
-                out.append(_STATEMENTS[statement.__class__](self, statement))
+                out.append(self._STATEMENTS[statement.__class__](self, statement))
         return tuple(out)
 
     def _small(self, body: Iterable[cst.BaseSmallStatement], out: list[Stmt]) -> None:
         for statement in body:
-            out.append(_STATEMENTS[statement.__class__](self, statement))
+            out.append(self._STATEMENTS[statement.__class__](self, statement))
             if isinstance(statement.semicolon, cst.Semicolon):
                 self._take(";")
 
@@ -251,7 +258,7 @@ class CstLowering:
             brackets -= 1
         for _ in range(brackets):
             self._take("(")
-        lowered = _EXPRESSIONS[node.__class__](self, node, self._start())
+        lowered = self._EXPRESSIONS[node.__class__](self, node, self._start())
         for _ in range(brackets):
             self._take(")")
         return lowered
@@ -1197,6 +1204,75 @@ class CstLowering:
         self._take(")")
         return MatchClass(self._span(start), cls, patterns, tuple(keywords))
 
+    # ----------------------------------------------------------------- dispatch
+
+    # The casts forget that each method takes the one class that it is registered for.
+    _EXPRESSIONS: ClassVar[_ExpressionTable] = cast(
+        "_ExpressionTable",
+        {
+            cst.Name: _name,
+            cst.Integer: _integer,
+            cst.Float: _float,
+            cst.Imaginary: _imaginary,
+            cst.Ellipsis: _ellipsis,
+            cst.SimpleString: _string,
+            cst.ConcatenatedString: _strings,
+            cst.FormattedString: _formatted,
+            getattr(cst, "TemplatedString", None): _formatted,
+            cst.Attribute: _attribute,
+            cst.Subscript: _subscript,
+            cst.Call: _call,
+            cst.StarredElement: _starred,
+            cst.BinaryOperation: _binary,
+            cst.UnaryOperation: _unary,
+            cst.BooleanOperation: _bool_op,
+            cst.Comparison: _comparison,
+            cst.IfExp: _if_exp,
+            cst.List: _list,
+            cst.Set: _set,
+            cst.Tuple: _tuple,
+            cst.Dict: _dict,
+            cst.ListComp: _list_comp,
+            cst.SetComp: _set_comp,
+            cst.DictComp: _dict_comp,
+            cst.GeneratorExp: _generator_exp,
+            cst.Lambda: _lambda,
+            cst.Await: _await,
+            cst.Yield: _yield,
+            cst.NamedExpr: _named_expr,
+        },
+    )
+    _STATEMENTS: ClassVar[_StatementTable] = cast(
+        "_StatementTable",
+        {
+            cst.Expr: _expr_stmt,
+            cst.Assign: _assign,
+            cst.AnnAssign: _ann_assign,
+            cst.AugAssign: _aug_assign,
+            cst.Return: _return,
+            cst.Del: _delete,
+            cst.Pass: _pass,
+            cst.Break: _break,
+            cst.Continue: _continue,
+            cst.Raise: _raise,
+            cst.Assert: _assert,
+            cst.Global: _global,
+            cst.Nonlocal: _nonlocal,
+            cst.Import: _import,
+            cst.ImportFrom: _import_from,
+            cst.TypeAlias: _type_alias,
+            cst.If: _if,
+            cst.For: _for,
+            cst.While: _while,
+            cst.With: _with,
+            cst.Try: _try,
+            cst.TryStar: _try,
+            cst.FunctionDef: _function_def,
+            cst.ClassDef: _class_def,
+            cst.Match: _match,
+        },
+    )
+
 
 # --------------------------------------------------------------------------- literals
 
@@ -1248,76 +1324,3 @@ def _evaluate(literal: str) -> str | bytes:
             return cast("str | bytes", ast.literal_eval(literal))
         except ValueError as error:
             raise SyntaxError(str(error)) from None
-
-
-# --------------------------------------------------------------------------- dispatch
-
-# Brackets that belong to the node itself, as in `ast`.
-_OWN_BRACKETS = frozenset({cst.Tuple, cst.GeneratorExp})
-
-# The casts forget that each method takes the one class that it is registered for.
-_EXPRESSIONS = cast(
-    "dict[type[cst.BaseExpression], Callable[[CstLowering, cst.BaseExpression, int], Expr]]",
-    {
-        cst.Name: CstLowering._name,
-        cst.Integer: CstLowering._integer,
-        cst.Float: CstLowering._float,
-        cst.Imaginary: CstLowering._imaginary,
-        cst.Ellipsis: CstLowering._ellipsis,
-        cst.SimpleString: CstLowering._string,
-        cst.ConcatenatedString: CstLowering._strings,
-        cst.FormattedString: CstLowering._formatted,
-        getattr(cst, "TemplatedString", None): CstLowering._formatted,
-        cst.Attribute: CstLowering._attribute,
-        cst.Subscript: CstLowering._subscript,
-        cst.Call: CstLowering._call,
-        cst.StarredElement: CstLowering._starred,
-        cst.BinaryOperation: CstLowering._binary,
-        cst.UnaryOperation: CstLowering._unary,
-        cst.BooleanOperation: CstLowering._bool_op,
-        cst.Comparison: CstLowering._comparison,
-        cst.IfExp: CstLowering._if_exp,
-        cst.List: CstLowering._list,
-        cst.Set: CstLowering._set,
-        cst.Tuple: CstLowering._tuple,
-        cst.Dict: CstLowering._dict,
-        cst.ListComp: CstLowering._list_comp,
-        cst.SetComp: CstLowering._set_comp,
-        cst.DictComp: CstLowering._dict_comp,
-        cst.GeneratorExp: CstLowering._generator_exp,
-        cst.Lambda: CstLowering._lambda,
-        cst.Await: CstLowering._await,
-        cst.Yield: CstLowering._yield,
-        cst.NamedExpr: CstLowering._named_expr,
-    },
-)
-_STATEMENTS = cast(
-    "dict[type[_Statement], Callable[[CstLowering, _Statement], Stmt]]",
-    {
-        cst.Expr: CstLowering._expr_stmt,
-        cst.Assign: CstLowering._assign,
-        cst.AnnAssign: CstLowering._ann_assign,
-        cst.AugAssign: CstLowering._aug_assign,
-        cst.Return: CstLowering._return,
-        cst.Del: CstLowering._delete,
-        cst.Pass: CstLowering._pass,
-        cst.Break: CstLowering._break,
-        cst.Continue: CstLowering._continue,
-        cst.Raise: CstLowering._raise,
-        cst.Assert: CstLowering._assert,
-        cst.Global: CstLowering._global,
-        cst.Nonlocal: CstLowering._nonlocal,
-        cst.Import: CstLowering._import,
-        cst.ImportFrom: CstLowering._import_from,
-        cst.TypeAlias: CstLowering._type_alias,
-        cst.If: CstLowering._if,
-        cst.For: CstLowering._for,
-        cst.While: CstLowering._while,
-        cst.With: CstLowering._with,
-        cst.Try: CstLowering._try,
-        cst.TryStar: CstLowering._try,
-        cst.FunctionDef: CstLowering._function_def,
-        cst.ClassDef: CstLowering._class_def,
-        cst.Match: CstLowering._match,
-    },
-)

@@ -168,7 +168,8 @@ def _cells(notebook: dict[str, object]) -> list[_CodeCell] | None:
     if cells is None:
         # format 3 keeps them in worksheets
         worksheets = notebook.get("worksheets")
-        first: object = worksheets[0] if isinstance(worksheets, list) and worksheets else None
+        sheets = cast("list[object]", worksheets) if isinstance(worksheets, list) else []
+        first = sheets[0] if sheets else None
         cells = cast("dict[str, object]", first).get("cells") if isinstance(first, dict) else None
     if not isinstance(cells, list):
         return None

@@ -90,12 +90,12 @@ class LineTable:
     """
 
     relaxed: bool = False
-    indents: list[int] = field(default_factory=list)
-    words: list[str] = field(default_factory=list)
-    sizes: list[int] = field(default_factory=list)
-    rows: list[int] = field(default_factory=list)
-    lookaheads: list[int] = field(default_factory=list)
-    flags: list[int] = field(default_factory=list)
+    indents: list[int] = field(default_factory=list[int])
+    words: list[str] = field(default_factory=list[str])
+    sizes: list[int] = field(default_factory=list[int])
+    rows: list[int] = field(default_factory=list[int])
+    lookaheads: list[int] = field(default_factory=list[int])
+    flags: list[int] = field(default_factory=list[int])
     _starts: list[int] | None = field(default=None, compare=False, repr=False)
     _row_starts: list[int] | None = field(default=None, compare=False, repr=False)
 
