@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -18,10 +19,10 @@ import torch.nn.functional as F
 @dataclass
 class GPTConfig:
     vocab_size: int = 256
-    block_size: int = 512
-    n_layer: int = 8
-    n_head: int = 8
-    n_embd: int = 512
+    block_size: int = 1024
+    n_layer: int = 12
+    n_head: int = 12
+    n_embd: int = 768
     dropout: float = 0.1
 
 
@@ -127,13 +128,13 @@ def evaluate(model, data, batch_size, block_size, device, batches=20):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("text", type=Path)
-    parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--steps", type=int, default=5000)
     args = parser.parse_args()
 
     torch.manual_seed(1337)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    data = torch.tensor(list(args.text.read_bytes()), dtype=torch.long)
+    data = torch.from_numpy(np.fromfile(args.text, dtype=np.uint8)).long()
     split = int(0.9 * len(data))
     train_data, val_data = data[:split], data[split:]
 
