@@ -11,38 +11,159 @@ from torchwise_analysis.interp.abstract import values as va
 from torchwise_analysis.interp.abstract.join import join_values
 from torchwise_analysis.interp.abstract.machine import Machine, first_known
 from torchwise_analysis.semantics import tensors
-from torchwise_analysis.semantics.registry import FUNCTIONS, Call, fallback, function, int_of, method, text_of, truth_of
+from torchwise_analysis.semantics.registry import (
+    FUNCTIONS,
+    Call,
+    fallback,
+    function,
+    int_of,
+    method,
+    text_of,
+    truth_of,
+)
+from torchwise_analysis.source import nodes as nd
 
 NAMES = frozenset(
-    """print len range enumerate zip float int str bool sum isinstance list tuple dict set frozenset map filter min max
-    abs round sorted reversed open getattr setattr hasattr type iter next any all repr super object id format input
-    vars callable issubclass divmod pow bytes complex delattr dir hash hex exit quit globals locals staticmethod
-    classmethod property slice memoryview bytearray ord chr bin eval exec compile __import__ Exception BaseException
-    ValueError RuntimeError TypeError KeyError IndexError StopIteration NotImplementedError AssertionError
-    AttributeError ImportError ModuleNotFoundError OSError IOError FileNotFoundError KeyboardInterrupt
-    ZeroDivisionError MemoryError UserWarning DeprecationWarning FutureWarning Warning SystemExit EOFError
-    ArithmeticError OverflowError LookupError UnicodeDecodeError TimeoutError ConnectionError PermissionError
-    FileExistsError GeneratorExit RecursionError NotImplemented Ellipsis""".split()
+    [
+        "print",
+        "len",
+        "range",
+        "enumerate",
+        "zip",
+        "float",
+        "int",
+        "str",
+        "bool",
+        "sum",
+        "isinstance",
+        "list",
+        "tuple",
+        "dict",
+        "set",
+        "frozenset",
+        "map",
+        "filter",
+        "min",
+        "max",
+        "abs",
+        "round",
+        "sorted",
+        "reversed",
+        "open",
+        "getattr",
+        "setattr",
+        "hasattr",
+        "type",
+        "iter",
+        "next",
+        "any",
+        "all",
+        "repr",
+        "super",
+        "object",
+        "id",
+        "format",
+        "input",
+        "vars",
+        "callable",
+        "issubclass",
+        "divmod",
+        "pow",
+        "bytes",
+        "complex",
+        "delattr",
+        "dir",
+        "hash",
+        "hex",
+        "exit",
+        "quit",
+        "globals",
+        "locals",
+        "staticmethod",
+        "classmethod",
+        "property",
+        "slice",
+        "memoryview",
+        "bytearray",
+        "ord",
+        "chr",
+        "bin",
+        "eval",
+        "exec",
+        "compile",
+        "__import__",
+        "Exception",
+        "BaseException",
+        "ValueError",
+        "RuntimeError",
+        "TypeError",
+        "KeyError",
+        "IndexError",
+        "StopIteration",
+        "NotImplementedError",
+        "AssertionError",
+        "AttributeError",
+        "ImportError",
+        "ModuleNotFoundError",
+        "OSError",
+        "IOError",
+        "FileNotFoundError",
+        "KeyboardInterrupt",
+        "ZeroDivisionError",
+        "MemoryError",
+        "UserWarning",
+        "DeprecationWarning",
+        "FutureWarning",
+        "Warning",
+        "SystemExit",
+        "EOFError",
+        "ArithmeticError",
+        "OverflowError",
+        "LookupError",
+        "UnicodeDecodeError",
+        "TimeoutError",
+        "ConnectionError",
+        "PermissionError",
+        "FileExistsError",
+        "GeneratorExit",
+        "RecursionError",
+        "NotImplemented",
+        "Ellipsis",
+    ]
 )
 
 _SEQUENCES = (va.Kind.LIST, va.Kind.TUPLE, va.Kind.SET)
 
 
-def _iterator(m: Machine, name: str, over: tuple[va.Value, ...], call: Call, arguments: va.Arguments = va.NO_ARGUMENTS) -> va.Obj:
+def _iterator(
+    m: Machine, name: str, over: tuple[va.Value, ...], call: Call, arguments: va.Arguments = va.NO_ARGUMENTS
+) -> va.Obj:
     return va.Obj(
-        None, m.fresh_id(), va.Kind.ITERATOR, name, place=m.place(call.node), birth=m.loops, over=over, arguments=arguments
+        None,
+        m.fresh_id(),
+        va.Kind.ITERATOR,
+        name,
+        place=m.place(call.node),
+        birth=m.loops,
+        over=over,
+        arguments=arguments,
     )
 
 
 @function("builtins.range")
 def range_(m: Machine, call: Call) -> va.Value:
     args = [first_known(a) for a in call.arguments.positional]
-    numbers = [a.value for a in args if isinstance(a, va.Const) and isinstance(a.value, int) and a.counter is None]
+    numbers = [
+        a.value for a in args if isinstance(a, va.Const) and isinstance(a.value, int) and a.counter is None
+    ]
     if len(numbers) == len(args) and 1 <= len(numbers) <= 3 and (len(numbers) < 3 or numbers[2] != 0):
         whole = range(*numbers)
         if len(whole) <= 3:
             return va.Const(None, whole)
-        return replace(_iterator(m, "range", (), call, va.Arguments((va.Const(None, whole.start),))), traits=frozenset([f"count:{len(whole)}"]))
+        return replace(
+            _iterator(m, "range", (), call, va.Arguments((va.Const(None, whole.start),))),
+            traits=frozenset([f"count:{len(whole)}"]),
+        )
     start = args[0] if len(args) > 1 else va.Const(None, 0)
     over = tuple(args[-1:])
     return _iterator(m, "range", over, call, va.Arguments((start,)))
@@ -70,8 +191,15 @@ def pass_through_iterator(m: Machine, call: Call) -> va.Value:
 
 
 @function(
-    "tqdm.tqdm", "tqdm.auto.tqdm", "tqdm.notebook.tqdm", "tqdm.autonotebook.tqdm", "tqdm.trange", "rich.progress.track",
-    "tqdm.std.tqdm", "tqdm.asyncio.tqdm", "alive_progress.alive_it",
+    "tqdm.tqdm",
+    "tqdm.auto.tqdm",
+    "tqdm.notebook.tqdm",
+    "tqdm.autonotebook.tqdm",
+    "tqdm.trange",
+    "rich.progress.track",
+    "tqdm.std.tqdm",
+    "tqdm.asyncio.tqdm",
+    "alive_progress.alive_it",
 )
 def progress(m: Machine, call: Call) -> va.Value:
     if call.last == "trange":
@@ -90,7 +218,11 @@ def chain(m: Machine, call: Call) -> va.Value:
         return va.Parameters(None, roots)
     items: list[va.Value] = []
     for value in values:
-        items.extend(m.items(value) if isinstance(value, va.Obj) and m.items(value) else (iteration.element(m, value, call.node),))
+        items.extend(
+            m.items(value)
+            if isinstance(value, va.Obj) and m.items(value)
+            else (iteration.element(m, value, call.node),)
+        )
     out = m.sequence(items[-12:], call.node)
     m.state.set(("open", out.id), True)
     return out
@@ -105,7 +237,7 @@ def list_(m: Machine, call: Call) -> va.Value:
     if isinstance(value, va.Parameters):
         return value
     if isinstance(value, va.Obj):
-        if value.kind in _SEQUENCES or value.kind is va.Kind.MODULE and m.items(value):
+        if value.kind in _SEQUENCES or (value.kind is va.Kind.MODULE and m.items(value)):
             out = m.sequence(m.items(value), call.node, kind, traits=value.traits & {"chunks", "modules"})
             if m.state.get(("open", value.id)):
                 m.state.set(("open", out.id), True)
@@ -176,7 +308,9 @@ def sum_(m: Machine, call: Call) -> va.Value:
 def extreme(m: Machine, call: Call) -> va.Value:
     values = [first_known(v) for v in call.arguments.positional]
     if values and any(isinstance(v, va.Tensor) for v in values):
-        return replace(tensors.combine(m, [v for v in values if isinstance(v, va.Tensor)], call.node), activation=None)
+        return replace(
+            tensors.combine(m, [v for v in values if isinstance(v, va.Tensor)], call.node), activation=None
+        )
     if len(values) > 1 and all(isinstance(v, va.Const) and isinstance(v.value, (int, float)) for v in values):
         numbers = [cast("float", v.value) for v in values if isinstance(v, va.Const)]
         return va.Const(None, max(numbers) if call.last == "max" else min(numbers))
@@ -189,18 +323,37 @@ def extreme(m: Machine, call: Call) -> va.Value:
 @function("builtins.len")
 def len_(m: Machine, call: Call) -> va.Value:
     value = first_known(call.first() or va.UNKNOWN)
-    if isinstance(value, va.Obj) and value.kind in (*_SEQUENCES, va.Kind.DICT) and not m.state.get(("open", value.id)):
+    if (
+        isinstance(value, va.Obj)
+        and value.kind in (*_SEQUENCES, va.Kind.DICT)
+        and not m.state.get(("open", value.id))
+    ):
         count = len(m.items(value)) + len(m.entries(value))
         if count and count < 12:
             return va.Const(None, count)
     if isinstance(value, va.Const) and isinstance(value.value, (str, tuple, range)):
         return va.Const(None, len(value.value))
-    name = value.symbol or value.name if isinstance(value, (va.Obj,)) else value.symbol if isinstance(value, va.Unknown) else None
+    name = (
+        value.symbol or value.name
+        if isinstance(value, (va.Obj,))
+        else value.symbol
+        if isinstance(value, va.Unknown)
+        else None
+    )
     varies = isinstance(value, va.Obj) and value.kind is va.Kind.LIST
     return va.unknown(f"len({name})" if name else None, varies=varies, taint=m.taint(value))
 
 
-@function("builtins.float", "builtins.int", "builtins.bool", "builtins.str", "builtins.repr", "builtins.round", "builtins.format", "builtins.complex")
+@function(
+    "builtins.float",
+    "builtins.int",
+    "builtins.bool",
+    "builtins.str",
+    "builtins.repr",
+    "builtins.round",
+    "builtins.format",
+    "builtins.complex",
+)
 def convert(m: Machine, call: Call) -> va.Value:
     value = first_known(call.first()) if call.first() is not None else None
     if isinstance(value, va.Tensor):
@@ -217,14 +370,18 @@ def convert(m: Machine, call: Call) -> va.Value:
     if isinstance(value, va.Unknown):
         return value
     if isinstance(value, va.Obj) and value.symbol:
-        return va.Unknown(value.symbol, taint=m.taint(value))
+        return va.unknown(value.symbol, taint=m.taint(value))
     return va.unknown(None, taint=m.taint(value))
 
 
 @function("builtins.abs")
 def abs_(m: Machine, call: Call) -> va.Value:
     value = first_known(call.first() or va.UNKNOWN)
-    return replace(value, activation=None) if isinstance(value, va.Tensor) else va.unknown(None, taint=m.taint(value))
+    return (
+        replace(value, activation=None)
+        if isinstance(value, va.Tensor)
+        else va.unknown(None, taint=m.taint(value))
+    )
 
 
 @function("builtins.print", "logging.info", "logging.debug", "logging.warning")
@@ -308,7 +465,12 @@ def getattr_(m: Machine, call: Call) -> va.Value:
     value = first_known(value)
     default = call.get("", 2)
     found = calls.get_attribute(m, value, name, call.node)
-    if default is not None and isinstance(value, va.Obj) and value.place is not None and m.attribute(value, name) is None:
+    if (
+        default is not None
+        and isinstance(value, va.Obj)
+        and value.place is not None
+        and m.attribute(value, name) is None
+    ):
         known = value.cls is not None and calls.find_member(m, value.cls, name) is not None
         if not known and value.kind is va.Kind.INSTANCE:
             return default
@@ -360,9 +522,9 @@ def type_(m: Machine, call: Call) -> va.Value:
 
 @function("builtins.exit", "builtins.quit", "sys.exit", "os._exit", "os.abort")
 def exit_(m: Machine, call: Call) -> va.Value:
-    from torchwise_analysis.interp.abstract.limits import DeadPath
+    from torchwise_analysis.interp.abstract.limits import DeadPathError
 
-    raise DeadPath
+    raise DeadPathError
 
 
 @function("copy.deepcopy", "copy.copy")
@@ -373,8 +535,14 @@ def deepcopy(m: Machine, call: Call) -> va.Value:
         return replace(value, copied=deep or value.copied)
     if isinstance(value, va.Obj) and value.kind is va.Kind.MODULE and deep:
         copy = m.make(
-            va.Kind.MODULE, call.node, value.type_name, cls=value.cls, name=value.name, over=value.over,
-            traits=value.traits | {"copy"}, arguments=value.arguments,
+            va.Kind.MODULE,
+            call.node,
+            value.type_name,
+            cls=value.cls,
+            name=value.name,
+            over=value.over,
+            traits=value.traits | {"copy"},
+            arguments=value.arguments,
         )
         m.put_mode(copy.id, m.mode(value))
         m.state.set(("c", copy.id), m.items(value))
@@ -444,8 +612,8 @@ def _is_container(obj: va.Obj) -> bool:
     return obj.kind in (*_SEQUENCES, va.Kind.DICT) or obj.kind is va.Kind.OPAQUE
 
 
-def _argument_node(call: Call, index: int = 0) -> object:
-    args = getattr(call.node, "args", ())
+def _argument_node(call: Call, index: int = 0) -> nd.Node | None:
+    args = call.node.args if isinstance(call.node, nd.Call) else ()
     return args[index] if index < len(args) else None
 
 
@@ -456,7 +624,7 @@ def append(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
     value = call.first()
     if value is None:
         return None
-    m.push(obj, [value], call.node, call.name, _argument_node(call))  # type: ignore[arg-type]
+    m.push(obj, [value], call.node, call.name, _argument_node(call))
     _keep_state(m, value, obj, call)
     return va.NONE
 
@@ -471,7 +639,7 @@ def _keep_state(m: Machine, value: va.Value, obj: va.Obj, call: Call) -> None:
 def insert(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
     value = call.get("object", 1)
     if value is not None:
-        m.push(obj, [value], call.node, "insert", _argument_node(call, 1))  # type: ignore[arg-type]
+        m.push(obj, [value], call.node, "insert", _argument_node(call, 1))
     return va.NONE
 
 
@@ -481,7 +649,9 @@ def insert(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
 def extend(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
     value = first_known(call.first() or va.UNKNOWN)
     items = m.items(value) if isinstance(value, va.Obj) else (value,)
-    m.push(obj, items or ((iteration.element(m, value, call.node),)), call.node, "extend", _argument_node(call))  # type: ignore[arg-type]
+    m.push(
+        obj, items or ((iteration.element(m, value, call.node),)), call.node, "extend", _argument_node(call)
+    )
     return va.NONE
 
 
@@ -520,7 +690,13 @@ def items(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
     pairs = [m.sequence((va.Const(None, k), v), None, va.Kind.TUPLE) for k, v in m.entries(obj).items()]
     rest = m.items(obj)
     if rest or not pairs:
-        pairs.append(m.sequence((va.unknown(None), iteration.element(m, replace(obj, kind=va.Kind.LIST), call.node)), None, va.Kind.TUPLE))
+        pairs.append(
+            m.sequence(
+                (va.unknown(None), iteration.element(m, replace(obj, kind=va.Kind.LIST), call.node)),
+                None,
+                va.Kind.TUPLE,
+            )
+        )
     out = m.sequence(pairs[-12:], None)
     if rest or not m.entries(obj):
         m.state.set(("open", out.id), True)
@@ -567,7 +743,13 @@ def dict_get(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
         return va.unknown(f"{obj.symbol}[{key.value!r}]") if isinstance(key, va.Const) else va.UNKNOWN
     if m.items(obj):
         return iteration.element(m, replace(obj, kind=va.Kind.LIST), call.node)
-    return default if default is not None else va.NONE if not entries or isinstance(key, va.Const) else va.UNKNOWN
+    return (
+        default
+        if default is not None
+        else va.NONE
+        if not entries or isinstance(key, va.Const)
+        else va.UNKNOWN
+    )
 
 
 @method(va.Kind.DICT, "update")

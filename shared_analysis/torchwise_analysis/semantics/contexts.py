@@ -8,15 +8,26 @@ from torchwise_analysis.interp.abstract.machine import NOT_RECORDING, RECORDING,
 from torchwise_analysis.semantics.registry import Call, function, truth_of
 
 
-@function("torch.no_grad", "torch.autograd.no_grad", "torch.inference_mode", "torch.autograd.inference_mode",
-          "torch.autograd.grad_mode.no_grad", "torch.autograd.grad_mode.inference_mode")
+@function(
+    "torch.no_grad",
+    "torch.autograd.no_grad",
+    "torch.inference_mode",
+    "torch.autograd.inference_mode",
+    "torch.autograd.grad_mode.no_grad",
+    "torch.autograd.grad_mode.inference_mode",
+)
 def no_grad(m: Machine, call: Call) -> va.Value:
     target = first_known(call.first()) if call.first() is not None else None
     if isinstance(target, va.Function):
         context = va.Context(None, "grad", NOT_RECORDING, name=call.last)
         return m.library.decorate(m, call.name, target) if not context.flags else _wrapped(target, context)
     on = call.last == "inference_mode" and truth_of(target, True) is False
-    return va.Context(m.link(call.node, f"{call.last} switches autograd off"), "grad", RECORDING if on else NOT_RECORDING, name=call.last)
+    return va.Context(
+        m.link(call.node, f"{call.last} switches autograd off"),
+        "grad",
+        RECORDING if on else NOT_RECORDING,
+        name=call.last,
+    )
 
 
 def _wrapped(target: va.Function, context: va.Context) -> va.Function:
@@ -30,7 +41,9 @@ def enable_grad(m: Machine, call: Call) -> va.Value:
     return va.Context(None, "grad", RECORDING, name="enable_grad")
 
 
-@function("torch.set_grad_enabled", "torch.autograd.set_grad_enabled", "torch.autograd.grad_mode.set_grad_enabled")
+@function(
+    "torch.set_grad_enabled", "torch.autograd.set_grad_enabled", "torch.autograd.grad_mode.set_grad_enabled"
+)
 def set_grad_enabled(m: Machine, call: Call) -> va.Value:
     from torchwise_analysis.interp.abstract import conditions
 
@@ -47,12 +60,19 @@ def set_grad_enabled(m: Machine, call: Call) -> va.Value:
     return va.Context(None, "grad", flags, name="set_grad_enabled")
 
 
-@function("torch.autocast", "torch.amp.autocast", "torch.cuda.amp.autocast", "torch.cpu.amp.autocast",
-          "torch.amp.autocast_mode.autocast", "torch.autocast_mode.autocast", "torch.cuda.amp.autocast_mode.autocast")
+@function(
+    "torch.autocast",
+    "torch.amp.autocast",
+    "torch.cuda.amp.autocast",
+    "torch.cpu.amp.autocast",
+    "torch.amp.autocast_mode.autocast",
+    "torch.autocast_mode.autocast",
+    "torch.cuda.amp.autocast_mode.autocast",
+)
 def autocast(m: Machine, call: Call) -> va.Value:
     m.emit(ev.ApiCall, call.node, name=call.name, arguments=call.arguments)
     device = call.get("device_type", 0)
-    on_cpu = call.name == "torch.cpu.amp.autocast" or isinstance(device, va.Const) and device.value == "cpu"
+    on_cpu = call.name == "torch.cpu.amp.autocast" or (isinstance(device, va.Const) and device.value == "cpu")
     arguments = call.arguments
     if call.name.startswith(("torch.cuda", "torch.cpu")):
         # there the first argument is `enabled`
@@ -65,18 +85,37 @@ def autocast(m: Machine, call: Call) -> va.Value:
     return va.Context(m.link(call.node, "autocast"), "autocast", arguments=arguments, name=default)
 
 
-@function("torch.autograd.detect_anomaly", "torch.autograd.set_detect_anomaly", "torch.autograd.anomaly_mode.detect_anomaly",
-          "torch.autograd.anomaly_mode.set_detect_anomaly")
+@function(
+    "torch.autograd.detect_anomaly",
+    "torch.autograd.set_detect_anomaly",
+    "torch.autograd.anomaly_mode.detect_anomaly",
+    "torch.autograd.anomaly_mode.set_detect_anomaly",
+)
 def anomaly(m: Machine, call: Call) -> va.Value:
     m.emit(ev.ApiCall, call.node, name=call.name, arguments=call.arguments)
     return va.Context(None, "anomaly")
 
 
-@function("contextlib.nullcontext", "contextlib.suppress", "torch.autograd.profiler.record_function", "torch.profiler.record_function",
-          "torch.profiler.profile", "torch.autograd.profiler.profile", "torch.cuda.stream", "torch.cuda.device", "torch.random.fork_rng",
-          "torch.nn.attention.sdpa_kernel", "torch.backends.cuda.sdp_kernel", "torch.autograd.graph.save_on_cpu",
-          "torch.device", "warnings.catch_warnings", "torch.cuda.nvtx.range", "torch.nn.utils.parametrize.cached",
-          "torch.utils.checkpoint.set_checkpoint_early_stop", "torch.autograd.graph.saved_tensors_hooks")
+@function(
+    "contextlib.nullcontext",
+    "contextlib.suppress",
+    "torch.autograd.profiler.record_function",
+    "torch.profiler.record_function",
+    "torch.profiler.profile",
+    "torch.autograd.profiler.profile",
+    "torch.cuda.stream",
+    "torch.cuda.device",
+    "torch.random.fork_rng",
+    "torch.nn.attention.sdpa_kernel",
+    "torch.backends.cuda.sdp_kernel",
+    "torch.autograd.graph.save_on_cpu",
+    "torch.device",
+    "warnings.catch_warnings",
+    "torch.cuda.nvtx.range",
+    "torch.nn.utils.parametrize.cached",
+    "torch.utils.checkpoint.set_checkpoint_early_stop",
+    "torch.autograd.graph.saved_tensors_hooks",
+)
 def neutral(m: Machine, call: Call) -> va.Value:
     m.emit(ev.ApiCall, call.node, name=call.name, arguments=call.arguments)
     if call.name == "torch.device":

@@ -13,8 +13,14 @@ _SHARDING_LIBRARIES = ("webdataset", "litdata", "torchdata", "streaming", "nvidi
 _SHARDING_FUNCTIONS = frozenset(["split_dataset_by_node", "shard", "split_by_node", "split_by_worker"])
 
 
-@function("torch.utils.data.DataLoader", "torch_geometric.loader.DataLoader", "torch.utils.data.StatefulDataLoader",
-          "torchdata.stateful_dataloader.StatefulDataLoader", "torch_geometric.data.DataLoader", "monai.data.DataLoader")
+@function(
+    "torch.utils.data.DataLoader",
+    "torch_geometric.loader.DataLoader",
+    "torch.utils.data.StatefulDataLoader",
+    "torchdata.stateful_dataloader.StatefulDataLoader",
+    "torch_geometric.data.DataLoader",
+    "monai.data.DataLoader",
+)
 def loader(m: Machine, call: Call) -> va.Value:
     dataset = call.get("dataset", 0)
     sampler = call.get("batch_sampler", 4) or call.get("sampler", 3)
@@ -34,7 +40,9 @@ def loader(m: Machine, call: Call) -> va.Value:
     return obj
 
 
-def _sharding(m: Machine, call: Call, dataset: va.Value | None, sampler: va.Value | None) -> ev.Sharding | None:
+def _sharding(
+    m: Machine, call: Call, dataset: va.Value | None, sampler: va.Value | None
+) -> ev.Sharding | None:
     if call.arguments.open:
         return ev.Sharding("unknown", None)
     for value in (sampler, call.get("sampler", 3), call.get("batch_sampler", 4)):
@@ -80,14 +88,20 @@ def _dataset_sharding(m: Machine, value: va.Value) -> ev.Sharding | None:
         return ev.Sharding("rank", value.evidence.place if value.evidence else None)
     if isinstance(value, va.Obj):
         if value.traits & {"sharding", "iterable"}:
-            return ev.Sharding("iterable data set" if "iterable" in value.traits else value.type_name, value.place)
+            return ev.Sharding(
+                "iterable data set" if "iterable" in value.traits else value.type_name, value.place
+            )
         if value.type_name.startswith(_SHARDING_LIBRARIES):
             return ev.Sharding(value.type_name, value.place)
         if value.cls is not None and (value.cls.open_bases or value.cls.derives("IterableDataset")):
             return ev.Sharding("iterable data set", value.place)
         for inner in value.arguments:
             known = first_known(inner)
-            if isinstance(known, va.Obj) and known.id != value.id and known.kind in (va.Kind.DATASET, va.Kind.INSTANCE):
+            if (
+                isinstance(known, va.Obj)
+                and known.id != value.id
+                and known.kind in (va.Kind.DATASET, va.Kind.INSTANCE)
+            ):
                 found = _dataset_sharding(m, known)
                 if found is not None:
                     return found
@@ -101,13 +115,17 @@ def _dataset_sharding(m: Machine, value: va.Value) -> ev.Sharding | None:
 
 @function("torch.utils.data.DistributedSampler", "torch.utils.data.distributed.DistributedSampler")
 def distributed_sampler(m: Machine, call: Call) -> va.Value:
-    return m.make(va.Kind.SAMPLER, call.node, call.name, arguments=call.arguments, traits=frozenset(["sharding"]))
+    return m.make(
+        va.Kind.SAMPLER, call.node, call.name, arguments=call.arguments, traits=frozenset(["sharding"])
+    )
 
 
 def sampler(m: Machine, call: Call) -> va.Value:
     """Any other sampler of a library: shards when its name or arguments know the rank."""
     sharding = "Distributed" in call.last or "rank" in m.taint(*call.arguments)
-    sharding = sharding or any(k in ("rank", "num_replicas", "world_size", "shard_id") for k, _ in call.arguments.keywords)
+    sharding = sharding or any(
+        k in ("rank", "num_replicas", "world_size", "shard_id") for k, _ in call.arguments.keywords
+    )
     traits = {"sharding"} if sharding else set[str]()
     if call.arguments.open:
         traits.add("open")
@@ -126,7 +144,10 @@ def dataset(m: Machine, call: Call) -> va.Value:
     if call.last == "random_split":
         lengths = first_known(call.get("lengths", 1) or va.UNKNOWN)
         count = len(m.items(lengths)) if isinstance(lengths, va.Obj) else 0
-        parts = [m.make(va.Kind.DATASET, call.node, call.name, arguments=call.arguments, traits=traits) for _ in range(max(count, 2))]
+        parts = [
+            m.make(va.Kind.DATASET, call.node, call.name, arguments=call.arguments, traits=traits)
+            for _ in range(max(count, 2))
+        ]
         return m.sequence(parts, call.node, va.Kind.TUPLE)
     return obj
 
@@ -139,7 +160,11 @@ def worker_info(m: Machine, call: Call) -> va.Value:
 
 def library_dataset(m: Machine, call: Call) -> va.Value:
     """A data set of a library (torchvision.datasets, datasets.load_dataset, ...)."""
-    traits = {"sharding"} if call.last in _SHARDING_FUNCTIONS or call.name.startswith(_SHARDING_LIBRARIES) else set[str]()
+    traits = (
+        {"sharding"}
+        if call.last in _SHARDING_FUNCTIONS or call.name.startswith(_SHARDING_LIBRARIES)
+        else set[str]()
+    )
     if truth_of(call.get("streaming"), False) is not False:
         traits.add("iterable")
     if "rank" in m.taint(*call.arguments):
@@ -156,9 +181,22 @@ def shard(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
 
 @fallback(va.Kind.DATASET)
 def dataset_method(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
-    if call.name in ("map", "filter", "shuffle", "with_format", "select", "batch", "take", "skip", "remove_columns", "repeat"):
+    if call.name in (
+        "map",
+        "filter",
+        "shuffle",
+        "with_format",
+        "select",
+        "batch",
+        "take",
+        "skip",
+        "remove_columns",
+        "repeat",
+    ):
         traits = obj.traits | ({"rank"} if "rank" in m.taint(*call.arguments) else set[str]())
-        return m.make(va.Kind.DATASET, call.node, obj.type_name, arguments=obj.arguments, traits=frozenset(traits))
+        return m.make(
+            va.Kind.DATASET, call.node, obj.type_name, arguments=obj.arguments, traits=frozenset(traits)
+        )
     return None
 
 

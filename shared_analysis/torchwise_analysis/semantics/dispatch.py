@@ -8,31 +8,166 @@ from torchwise_analysis.interp.abstract import calls, conditions, unknowns
 from torchwise_analysis.interp.abstract import events as ev
 from torchwise_analysis.interp.abstract import values as va
 from torchwise_analysis.interp.abstract.machine import Hook, Machine, first_known
-from torchwise_analysis.semantics import builtin, contexts, data, distributed, frameworks, losses, modules, optimizers, tensors
+from torchwise_analysis.semantics import (
+    builtin,
+    contexts,
+    data,
+    frameworks,
+    losses,
+    modules,
+    optimizers,
+    tensors,
+)
 from torchwise_analysis.semantics.registry import FALLBACKS, FUNCTIONS, METHODS, Call, canonical, truth_of
 from torchwise_analysis.source import nodes as nd
 
 # Packages that neither train nor keep what they are given.
 _HARMLESS = frozenset(
-    """wandb logging logger tqdm os json time math random numpy sys pathlib argparse matplotlib tensorboard mlflow
-    warnings collections dataclasses typing shutil csv re datetime string glob pickle io itertools functools operator
-    contextlib pprint tempfile threading socket hashlib yaml omegaconf hydra pandas sklearn scipy PIL cv2 seaborn
-    loguru rich tabulate psutil subprocess uuid platform inspect types enum abc copy builtins traceback signal
-    statistics struct base64 urllib requests zipfile tarfile gzip heapq bisect queue multiprocessing absl fire click
-    typer""".split()
+    [
+        "wandb",
+        "logging",
+        "logger",
+        "tqdm",
+        "os",
+        "json",
+        "time",
+        "math",
+        "random",
+        "numpy",
+        "sys",
+        "pathlib",
+        "argparse",
+        "matplotlib",
+        "tensorboard",
+        "mlflow",
+        "warnings",
+        "collections",
+        "dataclasses",
+        "typing",
+        "shutil",
+        "csv",
+        "re",
+        "datetime",
+        "string",
+        "glob",
+        "pickle",
+        "io",
+        "itertools",
+        "functools",
+        "operator",
+        "contextlib",
+        "pprint",
+        "tempfile",
+        "threading",
+        "socket",
+        "hashlib",
+        "yaml",
+        "omegaconf",
+        "hydra",
+        "pandas",
+        "sklearn",
+        "scipy",
+        "PIL",
+        "cv2",
+        "seaborn",
+        "loguru",
+        "rich",
+        "tabulate",
+        "psutil",
+        "subprocess",
+        "uuid",
+        "platform",
+        "inspect",
+        "types",
+        "enum",
+        "abc",
+        "copy",
+        "builtins",
+        "traceback",
+        "signal",
+        "statistics",
+        "struct",
+        "base64",
+        "urllib",
+        "requests",
+        "zipfile",
+        "tarfile",
+        "gzip",
+        "heapq",
+        "bisect",
+        "queue",
+        "multiprocessing",
+        "absl",
+        "fire",
+        "click",
+        "typer",
+    ]
 )
-_WHOLE_MODELS = ("torchvision.models.", "timm.create_model", "torch.hub.load", "transformers.Auto", "segmentation_models_pytorch.",
-                 "peft.get_peft_model", "peft.PeftModel", "open_clip.create_model", "diffusers.", "monai.networks.", "torchaudio.models.",
-                 "efficientnet_pytorch.", "sentence_transformers.SentenceTransformer")
-_DATASETS = ("torchvision.datasets.", "datasets.load_dataset", "datasets.", "webdataset.", "litdata.", "torchaudio.datasets.",
-             "torchtext.datasets.", "torch_geometric.datasets.", "streaming.", "datasets.distributed.")
-_NO_TENSORS = frozenset("synchronize empty_cache manual_seed manual_seed_all set_float32_matmul_precision is_available set_device "
-                        "set_num_threads memory_allocated max_memory_allocated reset_peak_memory_stats set_default_dtype "
-                        "set_default_device use_deterministic_algorithms device_count current_device get_rng_state set_rng_state "
-                        "seed initial_seed get_default_dtype set_default_tensor_type memory_reserved max_memory_reserved "
-                        "get_device_name get_device_properties is_bf16_supported finfo iinfo Size".split())
+_WHOLE_MODELS = (
+    "torchvision.models.",
+    "timm.create_model",
+    "torch.hub.load",
+    "transformers.Auto",
+    "segmentation_models_pytorch.",
+    "peft.get_peft_model",
+    "peft.PeftModel",
+    "open_clip.create_model",
+    "diffusers.",
+    "monai.networks.",
+    "torchaudio.models.",
+    "efficientnet_pytorch.",
+    "sentence_transformers.SentenceTransformer",
+)
+_DATASETS = (
+    "torchvision.datasets.",
+    "datasets.load_dataset",
+    "datasets.",
+    "webdataset.",
+    "litdata.",
+    "torchaudio.datasets.",
+    "torchtext.datasets.",
+    "torch_geometric.datasets.",
+    "streaming.",
+    "datasets.distributed.",
+)
+_NO_TENSORS = frozenset(
+    [
+        "synchronize",
+        "empty_cache",
+        "manual_seed",
+        "manual_seed_all",
+        "set_float32_matmul_precision",
+        "is_available",
+        "set_device",
+        "set_num_threads",
+        "memory_allocated",
+        "max_memory_allocated",
+        "reset_peak_memory_stats",
+        "set_default_dtype",
+        "set_default_device",
+        "use_deterministic_algorithms",
+        "device_count",
+        "current_device",
+        "get_rng_state",
+        "set_rng_state",
+        "seed",
+        "initial_seed",
+        "get_default_dtype",
+        "set_default_tensor_type",
+        "memory_reserved",
+        "max_memory_reserved",
+        "get_device_name",
+        "get_device_properties",
+        "is_bf16_supported",
+        "finfo",
+        "iinfo",
+        "Size",
+    ]
+)
 _FORWARDING = frozenset(["torch.utils.checkpoint.checkpoint", "torch.utils.checkpoint.checkpoint_sequential"])
-_DROPOUT = frozenset("dropout dropout1d dropout2d dropout3d alpha_dropout feature_alpha_dropout".split())
+_DROPOUT = frozenset(
+    ["dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout"]
+)
 _MODULE_BASES = ("torch.nn.", "lightning.LightningModule", "transformers.")
 
 
@@ -66,7 +201,10 @@ class Library:
         if receiver.kind is va.Kind.OPAQUE and name == "grad":
             return va.Parameters(None, frozenset([receiver.id]), single=True, gradients=True)
         if (receiver.kind, name) in METHODS or receiver.kind in FALLBACKS:
-            if receiver.kind in (va.Kind.ACCELERATOR, va.Kind.FABRIC) and (receiver.kind, name) not in METHODS:
+            if (
+                receiver.kind in (va.Kind.ACCELERATOR, va.Kind.FABRIC)
+                and (receiver.kind, name) not in METHODS
+            ):
                 return frameworks.owner_attribute(m, receiver, name)
             if receiver.kind is va.Kind.OPTIMIZER and name == "param_groups":
                 return _param_groups(m, receiver)
@@ -77,14 +215,16 @@ class Library:
             return calls.get_attribute(m, receiver.over[0], name, node)
         return None
 
-    def set_attribute(self, m: Machine, receiver: va.Value, name: str, value: va.Value, node: nd.Node) -> bool:
+    def set_attribute(
+        self, m: Machine, receiver: va.Value, name: str, value: va.Value, node: nd.Node
+    ) -> bool:
         if isinstance(receiver, va.Parameters):
             _set_parameter_attribute(m, receiver.roots, receiver.filtered, name, value, node)
             return True
         if isinstance(receiver, va.Tensor):
             return True
         if isinstance(receiver, va.Obj):
-            if receiver.kind is va.Kind.PARAMETER or receiver.kind is va.Kind.OPAQUE and name == "grad":
+            if receiver.kind is va.Kind.PARAMETER or (receiver.kind is va.Kind.OPAQUE and name == "grad"):
                 _set_parameter_attribute(m, frozenset([receiver.id]), False, name, value, node)
                 return True
             if receiver.kind is va.Kind.MODULE:
@@ -97,7 +237,9 @@ class Library:
     def kept_attribute(self, m: Machine, receiver: va.Obj, name: str, value: va.Value, node: nd.Node) -> None:
         return
 
-    def set_item(self, m: Machine, receiver: va.Value, index: va.Value, value: va.Value, node: nd.Node) -> bool:
+    def set_item(
+        self, m: Machine, receiver: va.Value, index: va.Value, value: va.Value, node: nd.Node
+    ) -> bool:
         if isinstance(receiver, va.Library):
             key = index.value if isinstance(index, va.Const) else "?"
             m.emit(ev.ApiCall, node, name=f"{receiver.path}[{key}]=", arguments=va.Arguments((value,)))
@@ -135,10 +277,13 @@ class Library:
             return optimizers.build(m, call)
         if last == "from_pretrained" or name.startswith(_WHOLE_MODELS):
             m.emit(ev.ApiCall, node, name=name, arguments=arguments)
-            if any(w in name for w in ("Tokenizer", "Processor", "FeatureExtractor", "Config", "Scheduler", "transforms")):
+            if any(
+                w in name
+                for w in ("Tokenizer", "Processor", "FeatureExtractor", "Config", "Scheduler", "transforms")
+            ):
                 return va.unknown(None)
             return modules.pretrained(m, call)
-        if last.startswith("get_") and "schedule" in last or last.endswith("LRScheduler"):
+        if (last.startswith("get_") and "schedule" in last) or last.endswith("LRScheduler"):
             return optimizers.build_scheduler(m, call)
         if name.startswith(_DATASETS):
             return data.library_dataset(m, call)
@@ -183,7 +328,10 @@ class Library:
         if obj.kind is va.Kind.CRITERION:
             return losses.call_criterion(m, obj, call)
         if obj.kind is va.Kind.OPAQUE and obj.over and not obj.traits & {"functional"}:
-            rest = va.Arguments((*obj.arguments.positional, *arguments.positional), (*obj.arguments.keywords, *arguments.keywords))
+            rest = va.Arguments(
+                (*obj.arguments.positional, *arguments.positional),
+                (*obj.arguments.keywords, *arguments.keywords),
+            )
             return calls.call_value(m, obj.over[0], rest, node)
         if obj.kind is va.Kind.SCALER:
             return _native_scaler(m, obj, call)
@@ -201,7 +349,10 @@ class Library:
         kind = va.Kind.INSTANCE
         if any(_is_module_base(b) for b in bases):
             kind = va.Kind.MODULE
-        elif cls.derives("Optimizer") or any(b.startswith("torch.optim.") and b.rpartition(".")[2] in optimizers.KNOWN_OPTIMIZERS for b in bases):
+        elif cls.derives("Optimizer") or any(
+            b.startswith("torch.optim.") and b.rpartition(".")[2] in optimizers.KNOWN_OPTIMIZERS
+            for b in bases
+        ):
             kind = va.Kind.OPTIMIZER
         elif any(b.endswith("Sampler") for b in bases):
             kind = va.Kind.SAMPLER
@@ -238,7 +389,9 @@ class Library:
     def hook(self, m: Machine, obj: va.Obj, name: str) -> Hook | None:
         return frameworks.hook(m, obj, name)
 
-    def hook_returned(self, m: Machine, hook: Hook, obj: va.Obj, function: va.Function, value: va.Value) -> None:
+    def hook_returned(
+        self, m: Machine, hook: Hook, obj: va.Obj, function: va.Function, value: va.Value
+    ) -> None:
         frameworks.hook_returned(m, hook, obj, function, value)
 
 
@@ -252,9 +405,13 @@ def _torch(m: Machine, call: Call) -> va.Value:
     name, last = call.name, call.last
     if name.startswith("torch.nn.functional."):
         return _functional(m, call)
-    if name.startswith("torch.nn.") and last[:1].isupper() and not name.startswith(("torch.nn.utils.", "torch.nn.init.")):
+    if (
+        name.startswith("torch.nn.")
+        and last[:1].isupper()
+        and not name.startswith(("torch.nn.utils.", "torch.nn.init."))
+    ):
         return losses.criterion(m, call) if losses.is_loss_class(name) else modules.layer(m, call)
-    if "lr_scheduler" in name or name.startswith("torch.optim.") and last in ("SWALR",):
+    if "lr_scheduler" in name or (name.startswith("torch.optim.") and last in ("SWALR",)):
         return optimizers.build_scheduler(m, call)
     if name.startswith(("torch.optim.", "torch.distributed.optim.")) and last[:1].isupper():
         if last in ("AveragedModel",):
@@ -266,18 +423,40 @@ def _torch(m: Machine, call: Call) -> va.Value:
         return data.dataset(m, call)
     if name in _FORWARDING:
         m.emit(ev.ApiCall, call.node, name=name, arguments=call.arguments)
-        rest = tuple(v for k, v in call.arguments.keywords if k not in ("use_reentrant", "preserve_rng_state", "context_fn", "determinism_check"))
+        rest = tuple(
+            v
+            for k, v in call.arguments.keywords
+            if k not in ("use_reentrant", "preserve_rng_state", "context_fn", "determinism_check")
+        )
         skip = 1 if last == "checkpoint" else 2
         target = call.first() or va.UNKNOWN
-        return calls.call_value(m, target, va.Arguments((*call.arguments.positional[skip:], *rest)), call.node)
+        return calls.call_value(
+            m, target, va.Arguments((*call.arguments.positional[skip:], *rest)), call.node
+        )
     if name.startswith("torch.distributions."):
         return _distribution(m, call)
     if last == "functional_call" and call.arguments.positional:
         target = first_known(call.arguments.positional[0])
-        rest = va.Arguments(call.arguments.positional[1:] or (va.UNKNOWN,))
+        given = va.Arguments(call.arguments.positional[1:] or (va.UNKNOWN,))
         if isinstance(target, va.Obj):
-            return modules.forward(m, target, Call(last, rest, call.node), "functional")
-    if last in _NO_TENSORS or name.startswith(("torch.backends.", "torch.cuda.", "torch.random.", "torch.profiler.", "torch.multiprocessing.", "torch.mps.", "torch.utils.tensorboard", "torch.distributed.", "torch._dynamo.", "torch.serialization.", "torch.onnx.", "torch.nn.init.", "torch.set_")):
+            return modules.forward(m, target, Call(last, given, call.node), "functional")
+    if last in _NO_TENSORS or name.startswith(
+        (
+            "torch.backends.",
+            "torch.cuda.",
+            "torch.random.",
+            "torch.profiler.",
+            "torch.multiprocessing.",
+            "torch.mps.",
+            "torch.utils.tensorboard",
+            "torch.distributed.",
+            "torch._dynamo.",
+            "torch.serialization.",
+            "torch.onnx.",
+            "torch.nn.init.",
+            "torch.set_",
+        )
+    ):
         m.emit(ev.ApiCall, call.node, name=name, arguments=call.arguments)
         taint = frozenset(["rank"]) if "rank" in last else frozenset[str]()
         if last[:1].isupper() and "tensorboard" in name:
@@ -298,7 +477,11 @@ def _functional(m: Machine, call: Call) -> va.Value:
     last = call.last
     if last in _DROPOUT:
         p = call.get("p", 1)
-        if "training" not in dict(call.arguments.keywords) and len(call.arguments.positional) < 3 and not call.arguments.open:
+        if (
+            "training" not in dict(call.arguments.keywords)
+            and len(call.arguments.positional) < 3
+            and not call.arguments.open
+        ):
             if not (isinstance(p, va.Const) and p.value == 0):
                 m.emit(ev.DropoutCall, call.node, how="functional", built=m.place(call.node))
         found = m.tensors(call.first())
@@ -325,7 +508,9 @@ def _distribution(m: Machine, call: Call) -> va.Value:
     """A distribution over tensors carries their graphs; `log_prob` keeps them, `sample` does not."""
     found = m.all_tensors(call.arguments)
     if found:
-        return replace(tensors.combine(m, found, call.node), activation=None, taint=frozenset(["distribution"]))
+        return replace(
+            tensors.combine(m, found, call.node), activation=None, taint=frozenset(["distribution"])
+        )
     return va.Tensor(None)
 
 
@@ -353,12 +538,21 @@ def _third_party(m: Machine, call: Call, root: str) -> va.Value:
         if root == "numpy" and found:
             for tensor in found:
                 tensors.host_read(m, tensor, call.node, "numpy")
-        if call.name.endswith("parse_args") or last in ("ArgumentParser", "Namespace", "compose", "load_config"):
-            return m.make(va.Kind.OPAQUE, None, call.name, name="args", symbol="args", traits=frozenset(["options"]))
+        if call.name.endswith("parse_args") or last in (
+            "ArgumentParser",
+            "Namespace",
+            "compose",
+            "load_config",
+        ):
+            return m.make(
+                va.Kind.OPAQUE, None, call.name, name="args", symbol="args", traits=frozenset(["options"])
+            )
         if last in ("SummaryWriter", "Run", "init", "getLogger"):
             return m.make(va.Kind.OPAQUE, call.node, call.name, traits=frozenset(["logger"]))
         if last[:1].isupper():
-            return m.make(va.Kind.OPAQUE, call.node, call.name, traits=m.taint(*values) & frozenset(["rank", "random"]))
+            return m.make(
+                va.Kind.OPAQUE, call.node, call.name, traits=m.taint(*values) & frozenset(["rank", "random"])
+            )
         return va.unknown(None, taint=m.taint(*values) | _library_taint(call.name))
     if root in ("einops",):
         out = tensors.combine(m, found, call.node) if found else va.Tensor(None)
@@ -380,7 +574,9 @@ def _third_party_object(m: Machine, call: Call) -> va.Value:
     owned = [r for value in call.arguments for r in [_first_module(m, value)] if r is not None]
     if call.last.endswith(("Sampler",)):
         return data.sampler(m, call)
-    if call.last.endswith(("Net", "Model", "Transformer", "UNet", "Conv", "Encoder", "Decoder")) or "nn" in call.name.split("."):
+    if call.last.endswith(
+        ("Net", "Model", "Transformer", "UNet", "Conv", "Encoder", "Decoder")
+    ) or "nn" in call.name.split("."):
         obj = modules.layer(m, call)
         for part in owned:
             m.adopt(part, obj)
@@ -429,10 +625,52 @@ def _object_method(m: Machine, obj: va.Obj, call: Call) -> va.Value:
 
 
 _DATA_METHODS = frozenset(
-    """to cuda cpu float half long int view reshape squeeze unsqueeze flatten double data pin_memory type contiguous
-    transpose permute bool expand repeat T t bfloat16 detach type_as numpy byte""".split()
+    [
+        "to",
+        "cuda",
+        "cpu",
+        "float",
+        "half",
+        "long",
+        "int",
+        "view",
+        "reshape",
+        "squeeze",
+        "unsqueeze",
+        "flatten",
+        "double",
+        "data",
+        "pin_memory",
+        "type",
+        "contiguous",
+        "transpose",
+        "permute",
+        "bool",
+        "expand",
+        "repeat",
+        "T",
+        "t",
+        "bfloat16",
+        "detach",
+        "type_as",
+        "numpy",
+        "byte",
+    ]
 )
-_LOGGING = ("log", "add_", "update", "append", "write", "info", "debug", "record", "put", "print", "set_", "warning")
+_LOGGING = (
+    "log",
+    "add_",
+    "update",
+    "append",
+    "write",
+    "info",
+    "debug",
+    "record",
+    "put",
+    "print",
+    "set_",
+    "warning",
+)
 
 
 def _any_method(m: Machine, obj: va.Obj, call: Call) -> va.Value:
@@ -457,7 +695,11 @@ def _any_method(m: Machine, obj: va.Obj, call: Call) -> va.Value:
         m.counts.unknown_calls += 1
         for value in call.arguments:
             m.escape(value, node, f"{obj.name}.{name}")
-    if obj.kind is va.Kind.OPAQUE and name in modules.FORWARD_METHODS and (tensors_in or not _on_data(m, obj)):
+    if (
+        obj.kind is va.Kind.OPAQUE
+        and name in modules.FORWARD_METHODS
+        and (tensors_in or not _on_data(m, obj))
+    ):
         return _believed_forward(m, obj, call)
     if tensors_in and not name.startswith((*_LOGGING, *modules.UPDATING)):
         return m.attach(m.forward[1] if m.forward else None, call.arguments, node)
@@ -484,13 +726,19 @@ def _data_method(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
         return obj
     if name in ("requires_grad_", "clone"):
         return va.Tensor(obj.evidence, sources=m.sources_of((obj,)))
-    if name in ("chunk", "split", "unbind") and "options" not in obj.traits and not isinstance(first_known(call.first() or va.NONE), va.Const | type(None)):
+    if (
+        name in ("chunk", "split", "unbind")
+        and "options" not in obj.traits
+        and not isinstance(first_known(call.first() or va.NONE), va.Const | type(None))
+    ):
         return tensors.split_data(m, obj, call.node)
     if name in ("chunk", "split", "unbind", "tensor_split"):
         return tensors.split_data(m, obj, call.node)
     if name in ("size", "dim", "numel", "item", "tolist", "get_world_size", "nelement"):
         ranked = frozenset(["rank"]) if name == "get_world_size" else frozenset[str]()
-        return va.unknown(f"{obj.symbol}.{name}()" if obj.symbol else None, taint=ranked, varies=_on_data(m, obj))
+        return va.unknown(
+            f"{obj.symbol}.{name}()" if obj.symbol else None, taint=ranked, varies=_on_data(m, obj)
+        )
     if name == "items":
         pair = m.sequence((va.unknown(None), m.child(obj, "[]")), None, va.Kind.TUPLE)
         out = m.sequence((pair,), None)
@@ -504,8 +752,17 @@ def _data_method(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
         key = first_known(call.first() or va.UNKNOWN)
         return va.unknown(f"{obj.symbol}[{key.value!r}]" if isinstance(key, va.Const) else None)
     if name == "parse_args" or name == "parse_known_args":
-        options = m.make(va.Kind.OPAQUE, None, "argparse.Namespace", name="args", symbol="args", traits=frozenset(["options"]))
-        return options if name == "parse_args" else m.sequence((options, va.UNKNOWN), call.node, va.Kind.TUPLE)
+        options = m.make(
+            va.Kind.OPAQUE,
+            None,
+            "argparse.Namespace",
+            name="args",
+            symbol="args",
+            traits=frozenset(["options"]),
+        )
+        return (
+            options if name == "parse_args" else m.sequence((options, va.UNKNOWN), call.node, va.Kind.TUPLE)
+        )
     if name == "load_state_dict":
         return va.UNKNOWN
     return None
@@ -522,7 +779,7 @@ def _unknown_call(m: Machine, obj: va.Obj, call: Call) -> va.Value:
         for value in values
         for v in va.alternatives(value)
         if isinstance(v, (va.Parameters, va.StateDict))
-        or isinstance(v, va.Obj) and v.kind in (va.Kind.MODULE, va.Kind.OPTIMIZER, va.Kind.SCHEDULER)
+        or (isinstance(v, va.Obj) and v.kind in (va.Kind.MODULE, va.Kind.OPTIMIZER, va.Kind.SCHEDULER))
     ]
     if holders or not found:
         for value in values:
@@ -580,7 +837,9 @@ def _set_parameter_attribute(
         else:
             _taint_gradients(m, roots)
     elif name == "requires_grad":
-        partial = filtered or bool(m.guards) and any(t.iteration >= 0 for t in m.loops[-1:]) and _guarded_in_loop(m)
+        partial = filtered or (
+            bool(m.guards) and any(t.iteration >= 0 for t in m.loops[-1:]) and _guarded_in_loop(m)
+        )
         modules.set_requires_grad(m, roots, truth_of(first_known(value), True), node, partial)
     elif name == "data":
         for root in sorted(roots):
@@ -593,13 +852,16 @@ def _guarded_in_loop(m: Machine) -> bool:
     """Does a test inside the innermost loop choose among the parameters?"""
     loop = m.loops[-1].loop.place
     return any(
-        g.place.path == loop.path and loop.span.line <= g.place.span.line <= loop.span.end_line for g in m.guards
+        g.place.path == loop.path and loop.span.line <= g.place.span.line <= loop.span.end_line
+        for g in m.guards
     )
 
 
 def _taint_gradients(m: Machine, roots: frozenset[int]) -> None:
     for optimizer in m.reached_optimizers(roots):
-        m.state.set(("grad", optimizer.id), frozenset(replace(a, divided=True) for a in m.gradients(optimizer)))
+        m.state.set(
+            ("grad", optimizer.id), frozenset(replace(a, divided=True) for a in m.gradients(optimizer))
+        )
 
 
 def _parameters_method(m: Machine, value: va.Parameters, call: Call) -> va.Value:
@@ -607,8 +869,10 @@ def _parameters_method(m: Machine, value: va.Parameters, call: Call) -> va.Value
         return optimizers.gradient_method(m, value, call)
     name = call.name
     if name == "requires_grad_":
-        partial = value.filtered or bool(m.loops) and _guarded_in_loop(m)
-        modules.set_requires_grad(m, value.roots, truth_of(call.get("requires_grad", 0), True), call.node, partial)
+        partial = value.filtered or (bool(m.loops) and _guarded_in_loop(m))
+        modules.set_requires_grad(
+            m, value.roots, truth_of(call.get("requires_grad", 0), True), call.node, partial
+        )
         return value
     if name in ("copy_", "add_", "sub_", "mul_", "lerp_", "normal_", "uniform_", "zero_", "fill_", "data"):
         for root in sorted(value.roots):
@@ -659,7 +923,11 @@ def _constant_method(m: Machine, value: va.Const, call: Call) -> va.Value:
 
 def _param_groups(m: Machine, optimizer: va.Obj) -> va.Value:
     owned = m.owns.get(optimizer.id) or frozenset[int]()
-    group = m.mapping({"params": va.Parameters(None, owned or frozenset([optimizer.id]))}, None, traits=frozenset(["unseen"]))
+    group = m.mapping(
+        {"params": va.Parameters(None, owned or frozenset([optimizer.id]))},
+        None,
+        traits=frozenset(["unseen"]),
+    )
     out = m.sequence((group,), None)
     m.state.set(("open", out.id), True)
     return out
@@ -671,7 +939,9 @@ def _is_module_base(name: str) -> bool:
         return True
     if name.startswith("torch.nn.") and last[:1].isupper():
         return True
-    return name.startswith("transformers.") and last.endswith(("Model", "PreTrainedModel", "ForCausalLM", "ForSequenceClassification"))
+    return name.startswith("transformers.") and last.endswith(
+        ("Model", "PreTrainedModel", "ForCausalLM", "ForSequenceClassification")
+    )
 
 
 __all__ = ["LIBRARY", "Library", "conditions"]

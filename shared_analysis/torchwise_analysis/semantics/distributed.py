@@ -8,9 +8,25 @@ from torchwise_analysis.interp.abstract.machine import Machine, first_known
 from torchwise_analysis.semantics.registry import FUNCTIONS, Call, function
 
 _COLLECTIVES = frozenset(
-    """all_reduce all_gather all_gather_into_tensor all_gather_object broadcast broadcast_object_list reduce gather scatter
-    barrier reduce_scatter reduce_scatter_tensor all_to_all all_to_all_single monitored_barrier gather_object
-    scatter_object_list""".split()
+    [
+        "all_reduce",
+        "all_gather",
+        "all_gather_into_tensor",
+        "all_gather_object",
+        "broadcast",
+        "broadcast_object_list",
+        "reduce",
+        "gather",
+        "scatter",
+        "barrier",
+        "reduce_scatter",
+        "reduce_scatter_tensor",
+        "all_to_all",
+        "all_to_all_single",
+        "monitored_barrier",
+        "gather_object",
+        "scatter_object_list",
+    ]
 )
 _WRAPPERS = {
     "DistributedDataParallel": "ddp",
@@ -25,11 +41,22 @@ _WRAPPERS = {
 def wrap(m: Machine, inner: va.Value, how: str, call: Call) -> va.Value:
     """A new module around another; the parts keep their identity."""
     known = first_known(inner)
-    m.emit(ev.Wrapped, call.node, module=known if isinstance(known, va.Obj) else None, how=how, arguments=call.arguments)
+    m.emit(
+        ev.Wrapped,
+        call.node,
+        module=known if isinstance(known, va.Obj) else None,
+        how=how,
+        arguments=call.arguments,
+    )
     if not isinstance(known, va.Obj) or known.kind not in (va.Kind.MODULE, va.Kind.OPAQUE):
         return inner
     outer = m.make(
-        va.Kind.MODULE, call.node, call.name, over=(known,), traits=frozenset(["wrapper", how]), arguments=call.arguments
+        va.Kind.MODULE,
+        call.node,
+        call.name,
+        over=(known,),
+        traits=frozenset(["wrapper", how]),
+        arguments=call.arguments,
     )
     m.put_mode(outer.id, m.mode(known))
     m.adopt(known, outer)
@@ -39,9 +66,15 @@ def wrap(m: Machine, inner: va.Value, how: str, call: Call) -> va.Value:
     return outer
 
 
-@function("torch.nn.parallel.DistributedDataParallel", "torch.distributed.fsdp.FullyShardedDataParallel",
-          "torch.nn.DataParallel", "torch.nn.parallel.DataParallel", "apex.parallel.DistributedDataParallel",
-          "torch.nn.parallel.DistributedDataParallelCPU", "torch.distributed.DistributedDataParallel")
+@function(
+    "torch.nn.parallel.DistributedDataParallel",
+    "torch.distributed.fsdp.FullyShardedDataParallel",
+    "torch.nn.DataParallel",
+    "torch.nn.parallel.DataParallel",
+    "apex.parallel.DistributedDataParallel",
+    "torch.nn.parallel.DistributedDataParallelCPU",
+    "torch.distributed.DistributedDataParallel",
+)
 def wrapper(m: Machine, call: Call) -> va.Value:
     how = _WRAPPERS.get(call.last, "ddp")
     if how in ("ddp", "fsdp"):
@@ -63,12 +96,22 @@ def compile_(m: Machine, call: Call) -> va.Value:
     return target
 
 
-@function("torch.distributed.fsdp.fully_shard", "torch.distributed._composable.fsdp.fully_shard", "torch.distributed.tensor.parallel.parallelize_module",
-          "torch.distributed.parallelize_module")
+@function(
+    "torch.distributed.fsdp.fully_shard",
+    "torch.distributed._composable.fsdp.fully_shard",
+    "torch.distributed.tensor.parallel.parallelize_module",
+    "torch.distributed.parallelize_module",
+)
 def shard_in_place(m: Machine, call: Call) -> va.Value:
     target = first_known(call.get("module", 0) or va.UNKNOWN)
     how = "fsdp" if call.last == "fully_shard" else "tensor parallel"
-    m.emit(ev.Wrapped, call.node, module=target if isinstance(target, va.Obj) else None, how=how, arguments=call.arguments)
+    m.emit(
+        ev.Wrapped,
+        call.node,
+        module=target if isinstance(target, va.Obj) else None,
+        how=how,
+        arguments=call.arguments,
+    )
     if call.last == "fully_shard":
         m.emit(ev.ProcessGroup, call.node, how=call.name)
     if isinstance(target, va.Obj):
@@ -76,22 +119,40 @@ def shard_in_place(m: Machine, call: Call) -> va.Value:
     return target
 
 
-@function("torch.distributed.init_process_group", "torch.distributed.init_device_mesh", "deepspeed.init_distributed",
-          "torch.distributed.device_mesh.init_device_mesh", "horovod.torch.init", "ignite.distributed.initialize")
+@function(
+    "torch.distributed.init_process_group",
+    "torch.distributed.init_device_mesh",
+    "deepspeed.init_distributed",
+    "torch.distributed.device_mesh.init_device_mesh",
+    "horovod.torch.init",
+    "ignite.distributed.initialize",
+)
 def init_process_group(m: Machine, call: Call) -> va.Value:
     m.emit(ev.ProcessGroup, call.node, how=call.name)
     m.emit(ev.ApiCall, call.node, name=call.name, arguments=call.arguments)
     return va.unknown(None, taint=frozenset(["rank"]))
 
 
-@function("torch.distributed.get_rank", "torch.distributed.get_world_size", "torch.distributed.get_node_local_rank",
-          "horovod.torch.rank", "horovod.torch.size", "horovod.torch.local_rank", "ignite.distributed.get_rank",
-          "ignite.distributed.get_world_size", "torch.distributed.get_global_rank")
+@function(
+    "torch.distributed.get_rank",
+    "torch.distributed.get_world_size",
+    "torch.distributed.get_node_local_rank",
+    "horovod.torch.rank",
+    "horovod.torch.size",
+    "horovod.torch.local_rank",
+    "ignite.distributed.get_rank",
+    "ignite.distributed.get_world_size",
+    "torch.distributed.get_global_rank",
+)
 def rank(m: Machine, call: Call) -> va.Value:
     return va.unknown(call.last, taint=frozenset(["rank"]))
 
 
-@function("torch.distributed.is_initialized", "torch.distributed.is_available", "torch.distributed.is_torchelastic_launched")
+@function(
+    "torch.distributed.is_initialized",
+    "torch.distributed.is_available",
+    "torch.distributed.is_torchelastic_launched",
+)
 def is_initialized(m: Machine, call: Call) -> va.Value:
     return va.unknown(call.last)
 
@@ -116,7 +177,11 @@ def all_reduce(m: Machine, call: Call) -> va.Value:
     return va.NONE
 
 
-@function("torch.multiprocessing.spawn", "torch.distributed.launcher.api.elastic_launch", "torch.multiprocessing.start_processes")
+@function(
+    "torch.multiprocessing.spawn",
+    "torch.distributed.launcher.api.elastic_launch",
+    "torch.multiprocessing.start_processes",
+)
 def spawn(m: Machine, call: Call) -> va.Value:
     from torchwise_analysis.interp.abstract import calls
 

@@ -16,18 +16,61 @@ from torchwise_analysis.semantics import distributed, modules
 from torchwise_analysis.semantics.registry import Call, fallback, function, method, truth_of
 
 _LIGHTNING_EVALUATION = frozenset(
-    """validation_step test_step predict_step on_validation_epoch_end on_test_epoch_end on_predict_epoch_end
-    on_validation_epoch_start on_test_epoch_start on_validation_batch_end on_test_batch_end validation_epoch_end
-    test_epoch_end on_validation_start on_validation_end on_test_start on_test_end on_validation_batch_start""".split()
+    [
+        "validation_step",
+        "test_step",
+        "predict_step",
+        "on_validation_epoch_end",
+        "on_test_epoch_end",
+        "on_predict_epoch_end",
+        "on_validation_epoch_start",
+        "on_test_epoch_start",
+        "on_validation_batch_end",
+        "on_test_batch_end",
+        "validation_epoch_end",
+        "test_epoch_end",
+        "on_validation_start",
+        "on_validation_end",
+        "on_test_start",
+        "on_test_end",
+        "on_validation_batch_start",
+    ]
 )
 _LIGHTNING_HOOKS = frozenset(
-    """training_step configure_optimizers on_before_optimizer_step optimizer_step on_after_backward optimizer_zero_grad
-    on_train_epoch_end on_train_epoch_start on_train_batch_end on_train_batch_start on_train_start on_train_end
-    lr_scheduler_step configure_gradient_clipping backward training_epoch_end train_dataloader val_dataloader
-    test_dataloader setup prepare_data on_fit_start on_fit_end on_before_zero_grad on_before_backward
-    configure_model on_save_checkpoint on_load_checkpoint""".split()
+    [
+        "training_step",
+        "configure_optimizers",
+        "on_before_optimizer_step",
+        "optimizer_step",
+        "on_after_backward",
+        "optimizer_zero_grad",
+        "on_train_epoch_end",
+        "on_train_epoch_start",
+        "on_train_batch_end",
+        "on_train_batch_start",
+        "on_train_start",
+        "on_train_end",
+        "lr_scheduler_step",
+        "configure_gradient_clipping",
+        "backward",
+        "training_epoch_end",
+        "train_dataloader",
+        "val_dataloader",
+        "test_dataloader",
+        "setup",
+        "prepare_data",
+        "on_fit_start",
+        "on_fit_end",
+        "on_before_zero_grad",
+        "on_before_backward",
+        "configure_model",
+        "on_save_checkpoint",
+        "on_load_checkpoint",
+    ]
 )
-_TRAINER_HOOKS = frozenset(["compute_loss", "training_step", "prediction_step", "evaluate", "predict", "evaluation_loop"])
+_TRAINER_HOOKS = frozenset(
+    ["compute_loss", "training_step", "prediction_step", "evaluate", "predict", "evaluation_loop"]
+)
 
 
 # --------------------------------------------------------------------------- hooks
@@ -41,7 +84,8 @@ def is_hf_trainer(obj: va.Obj) -> bool:
     if obj.cls is None:
         return False
     return any(
-        b.rpartition(".")[2].endswith("Trainer") and b.split(".")[0] in ("transformers", "trl", "setfit", "sentence_transformers")
+        b.rpartition(".")[2].endswith("Trainer")
+        and b.split(".")[0] in ("transformers", "trl", "setfit", "sentence_transformers")
         for b in obj.cls.library_bases
     )
 
@@ -134,7 +178,16 @@ def manual_backward(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
     return va.NONE
 
 
-@method(va.Kind.MODULE, "log", "log_dict", "print", "save_hyperparameters", "toggle_optimizer", "untoggle_optimizer", "freeze")
+@method(
+    va.Kind.MODULE,
+    "log",
+    "log_dict",
+    "print",
+    "save_hyperparameters",
+    "toggle_optimizer",
+    "untoggle_optimizer",
+    "freeze",
+)
 def lightning_log(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
     if call.name == "freeze" and (is_lightning(obj) or obj.cls is None):
         modules.set_requires_grad(m, frozenset([obj.id]), False, call.node)
@@ -147,7 +200,14 @@ def lightning_clip(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
     if not is_lightning(obj):
         return None
     before = {o.id: m.gradients(o) for o in m.reached_optimizers({obj.id})}
-    m.emit(ev.Clip, call.node, how="lightning.clip_gradients", before=before, roots=frozenset([obj.id]), owner=obj)
+    m.emit(
+        ev.Clip,
+        call.node,
+        how="lightning.clip_gradients",
+        before=before,
+        roots=frozenset([obj.id]),
+        owner=obj,
+    )
     return va.NONE
 
 
@@ -173,7 +233,14 @@ def fabric(m: Machine, call: Call) -> va.Value:
     return obj
 
 
-@method(va.Kind.ACCELERATOR, "prepare", "prepare_model", "prepare_optimizer", "prepare_data_loader", "prepare_scheduler")
+@method(
+    va.Kind.ACCELERATOR,
+    "prepare",
+    "prepare_model",
+    "prepare_optimizer",
+    "prepare_data_loader",
+    "prepare_scheduler",
+)
 @method(va.Kind.FABRIC, "setup", "setup_module", "setup_optimizers", "setup_dataloaders")
 def prepare(m: Machine, owner: va.Obj, call: Call) -> va.Value | None:
     objects: list[va.Obj] = []
@@ -190,9 +257,10 @@ def _prepared(m: Machine, owner: va.Obj, value: va.Value, call: Call, objects: l
         return value
     objects.append(known)
     m.prepared.pop(known.id, None)
-    if known.kind is va.Kind.OPTIMIZER and owner.kind is va.Kind.ACCELERATOR:
-        m.prepared[known.id] = owner
-    elif known.kind in (va.Kind.LOADER, va.Kind.SCHEDULER):
+    if (known.kind is va.Kind.OPTIMIZER and owner.kind is va.Kind.ACCELERATOR) or known.kind in (
+        va.Kind.LOADER,
+        va.Kind.SCHEDULER,
+    ):
         m.prepared[known.id] = owner
     elif known.kind is va.Kind.MODULE:
         wrapped = distributed.wrap(m, known, "prepared", call)
@@ -215,7 +283,13 @@ def owned_backward(m: Machine, owner: va.Obj, call: Call) -> va.Value | None:
 @method(va.Kind.ACCELERATOR, "accumulate")
 def accumulate(m: Machine, owner: va.Obj, call: Call) -> va.Value | None:
     known = first_known(call.first()) if call.first() is not None else None
-    m.emit(ev.NoSync, call.node, how="accumulate", owner=owner, module=known if isinstance(known, va.Obj) else None)
+    m.emit(
+        ev.NoSync,
+        call.node,
+        how="accumulate",
+        owner=owner,
+        module=known if isinstance(known, va.Obj) else None,
+    )
     return va.Context(None, "accumulate", owner=owner)
 
 
@@ -229,7 +303,14 @@ def no_sync(m: Machine, owner: va.Obj, call: Call) -> va.Value | None:
     return va.Context(None, "no_sync" if enabled is not False else "exit", owner=owner)
 
 
-@method(va.Kind.ACCELERATOR, "autocast", "profile", "main_process_first", "local_main_process_first", "join_uneven_inputs")
+@method(
+    va.Kind.ACCELERATOR,
+    "autocast",
+    "profile",
+    "main_process_first",
+    "local_main_process_first",
+    "join_uneven_inputs",
+)
 @method(va.Kind.FABRIC, "autocast", "init_module", "init_tensor", "rank_zero_first")
 def owned_context(m: Machine, owner: va.Obj, call: Call) -> va.Value | None:
     return va.Context(None, "exit", owner=owner)
@@ -241,7 +322,9 @@ def owned_clip(m: Machine, owner: va.Obj, call: Call) -> va.Value | None:
     from torchwise_analysis.semantics.optimizers import parameter_roots
 
     roots, _ = parameter_roots(m, call.first())
-    before = {o.id: frozenset(replace(a, scaled=False) for a in m.gradients(o)) for o in m.reached_optimizers(roots)}
+    before = {
+        o.id: frozenset(replace(a, scaled=False) for a in m.gradients(o)) for o in m.reached_optimizers(roots)
+    }
     m.emit(ev.Clip, call.node, how=call.name, before=before, roots=roots, owner=owner)
     return va.UNKNOWN
 
@@ -254,15 +337,28 @@ def unwrap_model(m: Machine, owner: va.Obj, call: Call) -> va.Value | None:
     return known
 
 
-@method(va.Kind.ACCELERATOR, "gather", "gather_for_metrics", "reduce", "pad_across_processes", "wait_for_everyone", "save_state")
+@method(
+    va.Kind.ACCELERATOR,
+    "gather",
+    "gather_for_metrics",
+    "reduce",
+    "pad_across_processes",
+    "wait_for_everyone",
+    "save_state",
+)
 @method(va.Kind.FABRIC, "all_gather", "all_reduce", "barrier", "broadcast", "save")
 def owned_collective(m: Machine, owner: va.Obj, call: Call) -> va.Value | None:
     m.emit(ev.Collective, call.node, name=f"{owner.type_name}.{call.name}", group=None)
     value = call.first()
     if call.name in ("save", "save_state"):
         m.emit(
-            ev.Saved, call.node, how=f"{owner.kind.value}.{call.name}", value=call.get("state", 1), contents=(),
-            path_value=value, arguments=call.arguments,
+            ev.Saved,
+            call.node,
+            how=f"{owner.kind.value}.{call.name}",
+            value=call.get("state", 1),
+            contents=(),
+            path_value=value,
+            arguments=call.arguments,
         )
     return value if value is not None else va.NONE
 
@@ -284,14 +380,26 @@ def owner_other(m: Machine, owner: va.Obj, call: Call) -> va.Value | None:
 
 
 def owner_attribute(m: Machine, owner: va.Obj, name: str) -> va.Value:
-    ranked = name in ("process_index", "local_process_index", "is_main_process", "is_local_main_process", "num_processes",
-                      "global_rank", "local_rank", "world_size", "is_global_zero", "is_last_process")
+    ranked = name in (
+        "process_index",
+        "local_process_index",
+        "is_main_process",
+        "is_local_main_process",
+        "num_processes",
+        "global_rank",
+        "local_rank",
+        "world_size",
+        "is_global_zero",
+        "is_last_process",
+    )
     symbol = f"{owner.name}.{name}"
     if name == "sync_gradients":
         sync = m.scopes.sync
         if sync is not None and len(sync) == 1:
             return va.Const(None, True in sync, va.Counter())
-    return va.unknown(symbol, taint=frozenset(["rank"]) if ranked else frozenset(), varies=name == "sync_gradients")
+    return va.unknown(
+        symbol, taint=frozenset(["rank"]) if ranked else frozenset(), varies=name == "sync_gradients"
+    )
 
 
 # --------------------------------------------------------------------------- deepspeed
@@ -302,7 +410,14 @@ def initialize(m: Machine, call: Call) -> va.Value:
     model = first_known(call.get("model", 1) or va.UNKNOWN)
     optimizer = first_known(call.get("optimizer", 2) or va.UNKNOWN)
     inner = (model,) if isinstance(model, va.Obj) else ()
-    engine = m.make(va.Kind.ENGINE, call.node, call.name, over=inner, arguments=call.arguments, traits=frozenset(["wrapper", "engine"]))
+    engine = m.make(
+        va.Kind.ENGINE,
+        call.node,
+        call.name,
+        over=inner,
+        arguments=call.arguments,
+        traits=frozenset(["wrapper", "engine"]),
+    )
     m.emit(ev.ProcessGroup, call.node, how=call.name, owner=engine)
     owned: list[va.Obj] = [v for v in (model, optimizer) if isinstance(v, va.Obj)]
     m.emit(ev.Prepared, call.node, owner=engine, objects=tuple(owned))
@@ -334,7 +449,9 @@ def engine_backward(m: Machine, engine: va.Obj, call: Call) -> va.Value | None:
 
 @method(va.Kind.ENGINE, "step", "zero_grad")
 def engine_step(m: Machine, engine: va.Obj, call: Call) -> va.Value | None:
-    m.emit(ev.ApiCall, call.node, name=f"deepspeed.engine.{call.name}", arguments=call.arguments, receiver=engine)
+    m.emit(
+        ev.ApiCall, call.node, name=f"deepspeed.engine.{call.name}", arguments=call.arguments, receiver=engine
+    )
     if call.name == "step":
         m.raise_version(engine)
     return va.NONE
@@ -350,7 +467,12 @@ def engine_checkpoint(m: Machine, engine: va.Obj, call: Call) -> va.Value | None
     m.emit(ev.Collective, call.node, name=f"deepspeed.{call.name}", group=None)
     if call.name != "load_checkpoint":
         m.emit(
-            ev.Saved, call.node, how=f"deepspeed.{call.name}", value=None, contents=(), path_value=call.first(),
+            ev.Saved,
+            call.node,
+            how=f"deepspeed.{call.name}",
+            value=None,
+            contents=(),
+            path_value=call.first(),
             arguments=call.arguments,
         )
     return va.UNKNOWN
@@ -364,9 +486,18 @@ def boundary(m: Machine, engine: va.Obj, call: Call) -> va.Value | None:
 # --------------------------------------------------------------------------- trainers
 
 
-@function("lightning.Trainer", "transformers.Trainer", "transformers.Seq2SeqTrainer", "ignite.engine.Engine",
-          "ignite.engine.create_supervised_trainer", "ignite.engine.create_supervised_evaluator", "trl.SFTTrainer",
-          "trl.DPOTrainer", "trl.PPOTrainer", "trl.GRPOTrainer")
+@function(
+    "lightning.Trainer",
+    "transformers.Trainer",
+    "transformers.Seq2SeqTrainer",
+    "ignite.engine.Engine",
+    "ignite.engine.create_supervised_trainer",
+    "ignite.engine.create_supervised_evaluator",
+    "trl.SFTTrainer",
+    "trl.DPOTrainer",
+    "trl.PPOTrainer",
+    "trl.GRPOTrainer",
+)
 def trainer(m: Machine, call: Call) -> va.Value:
     m.emit(ev.ApiCall, call.node, name=call.name, arguments=call.arguments)
     obj = m.make(va.Kind.TRAINER, call.node, call.name, arguments=call.arguments)
@@ -382,7 +513,9 @@ def _run_ignite(m: Machine, call: Call) -> None:
     update = first_known(call.first() or va.UNKNOWN)
     if not isinstance(update, va.Function):
         return
-    loop = m._loops.setdefault((m.file, m.line, -id(call.node)), Loop(m.place(call.node), LoopKind.BATCHES, "ignite.Engine"))
+    loop = m._loops.setdefault(
+        (m.file, m.line, -id(call.node)), Loop(m.place(call.node), LoopKind.BATCHES, "ignite.Engine")
+    )
     outer = m.loops
     engine = m.make(va.Kind.TRAINER, call.node, "ignite.engine.Engine")
     batch = m.make(va.Kind.OPAQUE, None, name="batch")
@@ -394,7 +527,18 @@ def _run_ignite(m: Machine, call: Call) -> None:
         m.loops = outer
 
 
-@method(va.Kind.TRAINER, "fit", "train", "run", "validate", "test", "predict", "evaluate", "save_model", "save_checkpoint")
+@method(
+    va.Kind.TRAINER,
+    "fit",
+    "train",
+    "run",
+    "validate",
+    "test",
+    "predict",
+    "evaluate",
+    "save_model",
+    "save_checkpoint",
+)
 def trainer_method(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
     m.emit(ev.ApiCall, call.node, name=f"{obj.type_name}.{call.name}", arguments=call.arguments, receiver=obj)
     for value in call.arguments:

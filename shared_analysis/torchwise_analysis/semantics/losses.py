@@ -115,7 +115,11 @@ def _reduction(options: va.Arguments) -> str | None:
     if given is None:
         average = options.get("size_average")
         if average is not None:
-            return {True: "mean", False: "sum"}.get(cast("bool", average.value)) if isinstance(average, va.Const) else None
+            return (
+                {True: "mean", False: "sum"}.get(cast("bool", average.value))
+                if isinstance(average, va.Const)
+                else None
+            )
         return "mean"
     text = text_of(first_known(given))
     return {"batchmean": "mean", "elementwise_mean": "mean"}.get(text, text) if text else None

@@ -8,7 +8,7 @@ from typing import cast
 from torchwise_analysis.interp.abstract import calls, iteration
 from torchwise_analysis.interp.abstract import events as ev
 from torchwise_analysis.interp.abstract import values as va
-from torchwise_analysis.interp.abstract.limits import DeadPath
+from torchwise_analysis.interp.abstract.limits import DeadPathError
 from torchwise_analysis.interp.abstract.machine import NOT_RECORDING, RECORDING, Machine, first_known
 from torchwise_analysis.semantics import tensors
 from torchwise_analysis.semantics.registry import Call, function, method, text_of, truth_of
@@ -25,25 +25,119 @@ _ACTIVATION_LAYERS = {
     "Tanh": "tanh",
     "ReLU": "relu",
 }
-_LINEAR_LAYERS = frozenset("Linear Conv1d Conv2d Conv3d Bilinear ConvTranspose1d ConvTranspose2d ConvTranspose3d LazyLinear".split())
-_DROPOUT_LAYERS = frozenset("Dropout Dropout1d Dropout2d Dropout3d AlphaDropout FeatureAlphaDropout".split())
+_LINEAR_LAYERS = frozenset(
+    [
+        "Linear",
+        "Conv1d",
+        "Conv2d",
+        "Conv3d",
+        "Bilinear",
+        "ConvTranspose1d",
+        "ConvTranspose2d",
+        "ConvTranspose3d",
+        "LazyLinear",
+    ]
+)
+_DROPOUT_LAYERS = frozenset(
+    ["Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout", "FeatureAlphaDropout"]
+)
 _KEEPING_LAYERS = _DROPOUT_LAYERS | {"Identity", "Flatten", "Unflatten"}
-_RECURRENT = frozenset("GRU LSTM RNN".split())
+_RECURRENT = frozenset(["GRU", "LSTM", "RNN"])
 _PARAMETER_FREE = frozenset(
-    """ReLU ReLU6 LeakyReLU GELU SiLU ELU SELU CELU Tanh Sigmoid Softmax LogSoftmax Softmax2d LogSigmoid Hardsigmoid
-    Hardswish Mish Softplus Softsign Identity Flatten Unflatten Dropout Dropout1d Dropout2d Dropout3d AlphaDropout
-    MaxPool1d MaxPool2d MaxPool3d AvgPool1d AvgPool2d AvgPool3d AdaptiveAvgPool1d AdaptiveAvgPool2d AdaptiveAvgPool3d
-    AdaptiveMaxPool1d AdaptiveMaxPool2d Upsample UpsamplingBilinear2d UpsamplingNearest2d PixelShuffle ZeroPad2d
-    ReflectionPad2d ReplicationPad2d ConstantPad2d CosineSimilarity PairwiseDistance Unfold Fold GLU Hardtanh
-    Threshold FeatureAlphaDropout Softmin Softshrink Hardshrink ChannelShuffle""".split()
+    [
+        "ReLU",
+        "ReLU6",
+        "LeakyReLU",
+        "GELU",
+        "SiLU",
+        "ELU",
+        "SELU",
+        "CELU",
+        "Tanh",
+        "Sigmoid",
+        "Softmax",
+        "LogSoftmax",
+        "Softmax2d",
+        "LogSigmoid",
+        "Hardsigmoid",
+        "Hardswish",
+        "Mish",
+        "Softplus",
+        "Softsign",
+        "Identity",
+        "Flatten",
+        "Unflatten",
+        "Dropout",
+        "Dropout1d",
+        "Dropout2d",
+        "Dropout3d",
+        "AlphaDropout",
+        "MaxPool1d",
+        "MaxPool2d",
+        "MaxPool3d",
+        "AvgPool1d",
+        "AvgPool2d",
+        "AvgPool3d",
+        "AdaptiveAvgPool1d",
+        "AdaptiveAvgPool2d",
+        "AdaptiveAvgPool3d",
+        "AdaptiveMaxPool1d",
+        "AdaptiveMaxPool2d",
+        "Upsample",
+        "UpsamplingBilinear2d",
+        "UpsamplingNearest2d",
+        "PixelShuffle",
+        "ZeroPad2d",
+        "ReflectionPad2d",
+        "ReplicationPad2d",
+        "ConstantPad2d",
+        "CosineSimilarity",
+        "PairwiseDistance",
+        "Unfold",
+        "Fold",
+        "GLU",
+        "Hardtanh",
+        "Threshold",
+        "FeatureAlphaDropout",
+        "Softmin",
+        "Softshrink",
+        "Hardshrink",
+        "ChannelShuffle",
+    ]
 )
 _CONTAINERS = frozenset(["Sequential", "ModuleList", "ModuleDict", "ParameterList", "ParameterDict"])
 
 # Methods that an unseen model most likely runs as a forward.
 FORWARD_METHODS = frozenset(
-    """forward encode decode generate compute_loss loss get_loss log_prob predict sample embed inference training_loss
-    greedy_decode extract_features elbo nll encoder decoder forward_features get_logits encode_image encode_text
-    p_losses forward_train reconstruct evaluate_actions""".split()
+    [
+        "forward",
+        "encode",
+        "decode",
+        "generate",
+        "compute_loss",
+        "loss",
+        "get_loss",
+        "log_prob",
+        "predict",
+        "sample",
+        "embed",
+        "inference",
+        "training_loss",
+        "greedy_decode",
+        "extract_features",
+        "elbo",
+        "nll",
+        "encoder",
+        "decoder",
+        "forward_features",
+        "get_logits",
+        "encode_image",
+        "encode_text",
+        "p_losses",
+        "forward_train",
+        "reconstruct",
+        "evaluate_actions",
+    ]
 )
 # Methods that an unseen object most likely uses to train by itself.
 UPDATING = ("train", "backward", "step", "optim", "update", "fit", "learn")
@@ -105,7 +199,9 @@ def parameter(m: Machine, call: Call) -> va.Value:
 
 def pretrained(m: Machine, call: Call) -> va.Value:
     """A model from a hub or a model zoo. [transformers: from_pretrained returns the model in eval mode.]"""
-    obj = m.make(va.Kind.MODULE, call.node, call.name, arguments=call.arguments, traits=frozenset(["pretrained"]))
+    obj = m.make(
+        va.Kind.MODULE, call.node, call.name, arguments=call.arguments, traits=frozenset(["pretrained"])
+    )
     mode = "pretrained" if call.last == "from_pretrained" else "new"
     m.put_mode(obj.id, frozenset([va.Mode(mode, m.place(call.node))]))
     return obj
@@ -114,15 +210,17 @@ def pretrained(m: Machine, call: Call) -> va.Value:
 # --------------------------------------------------------------------------- running
 
 
-def forward(m: Machine, obj: va.Obj, call: Call, through: str = "call", in_sequence: bool = False) -> va.Value:
+def forward(
+    m: Machine, obj: va.Obj, call: Call, through: str = "call", in_sequence: bool = False
+) -> va.Value:
     """Run a module."""
     inner, wrapped = unwrap(m, obj)
     values = tuple(call.arguments)
     top = m.forward is None
     grad = None
-    if top and m.is_frozen(inner) and not m.passes_of(values):
-        grad = NOT_RECORDING
-    elif top and parameter_free(m, inner) and not m.passes_of(values):
+    if (top and m.is_frozen(inner) and not m.passes_of(values)) or (
+        top and parameter_free(m, inner) and not m.passes_of(values)
+    ):
         grad = NOT_RECORDING
     bypassed = "" if wrapped else m.wrapped.get(inner.id, "")
     belief = inner.origin in (va.Origin.NAMED, va.Origin.USED, va.Origin.UNSEEN)
@@ -134,7 +232,7 @@ def forward(m: Machine, obj: va.Obj, call: Call, through: str = "call", in_seque
         m.forward = (inner, pass_)
     try:
         result = _run(m, inner, pass_, call, top, in_sequence)
-    except DeadPath:
+    except DeadPathError:
         alive = False
         raise
     finally:
@@ -152,7 +250,10 @@ def unwrap(m: Machine, obj: va.Obj) -> tuple[va.Obj, str]:
         inner = first_known(obj.over[0])
         if not isinstance(inner, va.Obj):
             break
-        how = next((t for t in obj.traits if t in ("ddp", "fsdp", "compile", "dataparallel", "prepared", "engine")), "")
+        how = next(
+            (t for t in obj.traits if t in ("ddp", "fsdp", "compile", "dataparallel", "prepared", "engine")),
+            "",
+        )
         if wrapped in ("", "compile"):
             wrapped = how or wrapped
         obj, depth = m.objects.get(inner.id, inner), depth + 1
@@ -188,7 +289,11 @@ def _run(m: Machine, obj: va.Obj, pass_: int, call: Call, top: bool, in_sequence
         return _run_sequential(m, obj, pass_, call)
     found = m.tensors(call.first())
     if last in _ACTIVATION_LAYERS:
-        value = m.attach(pass_, values, call.node) if not top or not parameter_free(m, obj) else tensors.combine(m, found, None)
+        value = (
+            m.attach(pass_, values, call.node)
+            if not top or not parameter_free(m, obj)
+            else tensors.combine(m, found, None)
+        )
         value = replace(value, shape=found[0].shape if found else None)
         dim, given = tensors.dim_argument(Call("", obj.arguments, call.node), 0)
         place = obj.place if in_sequence else None
@@ -200,7 +305,12 @@ def _run(m: Machine, obj: va.Obj, pass_: int, call: Call, top: bool, in_sequence
         shape: tuple[int | str | None, ...] | None = (None, size) if last == "Linear" and size else None
         return m.attach(pass_, values, call.node, activation=va.Activation("linear", place), shape=shape)
     if last in _KEEPING_LAYERS:
-        if last in _DROPOUT_LAYERS and not top and m.state.get(("infwd", obj.id)) == pass_ and obj.place is not None:
+        if (
+            last in _DROPOUT_LAYERS
+            and not top
+            and m.state.get(("infwd", obj.id)) == pass_
+            and obj.place is not None
+        ):
             m.emit(ev.DropoutCall, call.node, how="built", built=obj.place)
         return found[0] if found else m.attach(pass_, values, call.node)
     if last in _RECURRENT:
@@ -238,7 +348,9 @@ def _run_own(m: Machine, obj: va.Obj, pass_: int, call: Call, top: bool) -> va.V
     body = own.node.body if isinstance(own.node, nd.FunctionDef) else ()
     enough = 2 if top or m.body_facts(body).keeps else 1
     if runs >= enough and isinstance(last, va.Tensor):
-        return m.attach(pass_, values, call.node, activation=last.activation, reduction=last.reduction, shape=last.shape)
+        return m.attach(
+            pass_, values, call.node, activation=last.activation, reduction=last.reduction, shape=last.shape
+        )
     result = calls.call_function(m, replace(own, self=obj), call.arguments, call.node)
     m.forward_cache[key] = (runs + 1, result)
     recording = True in m.recording() and True in m.passes[pass_].forward.grad
@@ -290,7 +402,12 @@ def train(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
     truth = truth_of(known, True)
     if truth is None and isinstance(known, (va.Obj,)) and obj.kind is va.Kind.OPAQUE:
         return None
-    _set_mode(m, obj, {True: "train", False: "eval"}.get(truth, "unknown") if truth is not None else "unknown", call.node)
+    _set_mode(
+        m,
+        obj,
+        {True: "train", False: "eval"}.get(truth, "unknown") if truth is not None else "unknown",
+        call.node,
+    )
     return obj
 
 
@@ -310,11 +427,31 @@ def _set_mode(m: Machine, obj: va.Obj, to: str, node: nd.Node) -> None:
 # --------------------------------------------------------------------------- other methods
 
 
-@method(va.Kind.MODULE, "to", "cuda", "cpu", "half", "float", "bfloat16", "double", "share_memory", "apply", "compile",
-        "to_empty", "type", "xpu", "npu", "gradient_checkpointing_enable", "enable_input_require_grads", "tie_weights")
+@method(
+    va.Kind.MODULE,
+    "to",
+    "cuda",
+    "cpu",
+    "half",
+    "float",
+    "bfloat16",
+    "double",
+    "share_memory",
+    "apply",
+    "compile",
+    "to_empty",
+    "type",
+    "xpu",
+    "npu",
+    "gradient_checkpointing_enable",
+    "enable_input_require_grads",
+    "tie_weights",
+)
 def moved(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
     if call.name in ("half", "bfloat16", "to", "double"):
-        m.emit(ev.ApiCall, call.node, name=f"torch.nn.Module.{call.name}", arguments=call.arguments, receiver=obj)
+        m.emit(
+            ev.ApiCall, call.node, name=f"torch.nn.Module.{call.name}", arguments=call.arguments, receiver=obj
+        )
     return obj
 
 
@@ -325,7 +462,9 @@ def requires_grad(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
     return obj
 
 
-def set_requires_grad(m: Machine, roots: frozenset[int], flag: bool | None, node: nd.Node, partial: bool = False) -> None:
+def set_requires_grad(
+    m: Machine, roots: frozenset[int], flag: bool | None, node: nd.Node, partial: bool = False
+) -> None:
     m.emit(ev.RequiresGrad, node, roots=roots, value=flag)
     for root in sorted(roots):
         if partial or flag is None:
@@ -393,7 +532,11 @@ def load_state_dict(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
         current = cast("int", m.state.get(("version", state.owner.id), 0))
         m.emit(ev.StateDictUsed, call.node, state=state, how="load", current=current)
     m.emit(
-        ev.WeightsLoaded, call.node, target=obj, value=value, strict=truth_of(call.get("strict", 1), True),
+        ev.WeightsLoaded,
+        call.node,
+        target=obj,
+        value=value,
+        strict=truth_of(call.get("strict", 1), True),
         result_used=call.node is not m.discarded,
     )
     return va.UNKNOWN
@@ -405,7 +548,11 @@ def find_states(m: Machine, value: va.Value | None, depth: int = 0) -> list[va.S
     for member in va.alternatives(value) if value is not None else ():
         if isinstance(member, va.StateDict):
             out.append(member)
-        elif isinstance(member, va.Obj) and member.kind in (va.Kind.DICT, va.Kind.LIST, va.Kind.TUPLE) and depth < 3:
+        elif (
+            isinstance(member, va.Obj)
+            and member.kind in (va.Kind.DICT, va.Kind.LIST, va.Kind.TUPLE)
+            and depth < 3
+        ):
             for inner in (*m.entries(member).values(), *m.items(member)):
                 out += find_states(m, inner, depth + 1)
     return out
@@ -421,13 +568,24 @@ def save(m: Machine, call: Call) -> va.Value:
     entries = m.entries(known) if isinstance(known, va.Obj) else {}
     contents = tuple((str(k), v) for k, v in entries.items())
     m.emit(
-        ev.Saved, call.node, how=call.name, value=value, contents=contents, path_value=call.get("f", 1),
+        ev.Saved,
+        call.node,
+        how=call.name,
+        value=value,
+        contents=contents,
+        path_value=call.get("f", 1),
         arguments=call.arguments,
     )
     return va.NONE
 
 
-@function("torch.load", "pickle.load", "joblib.load", "safetensors.torch.load_file", "torch.hub.load_state_dict_from_url")
+@function(
+    "torch.load",
+    "pickle.load",
+    "joblib.load",
+    "safetensors.torch.load_file",
+    "torch.hub.load_state_dict_from_url",
+)
 def load(m: Machine, call: Call) -> va.Value:
     m.emit(ev.Loaded, call.node, how=call.name, arguments=call.arguments)
     return va.unknown(None, taint=frozenset(["loaded"]))
@@ -457,7 +615,11 @@ def add_part(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
         return None
     value = call.arguments.positional[-1] if call.arguments.positional else va.NONE
     known = first_known(value)
-    added = m.items(known) if isinstance(known, va.Obj) and known.kind in (va.Kind.LIST, va.Kind.TUPLE) else (value,)
+    added = (
+        m.items(known)
+        if isinstance(known, va.Obj) and known.kind in (va.Kind.LIST, va.Kind.TUPLE)
+        else (value,)
+    )
     for part in added:
         set_part(m, obj, "[]", part, call.node, "append")
     m.state.set(("c", obj.id), (*m.items(obj), *added)[-12:])
@@ -472,8 +634,16 @@ def set_part(m: Machine, whole: va.Obj, name: str, value: va.Value, node: nd.Nod
         if isinstance(member, va.Obj) and member.kind in (va.Kind.MODULE, va.Kind.PARAMETER):
             m.adopt(member, whole)
     known = first_known(value)
-    if isinstance(known, va.Obj) and known.kind in (va.Kind.MODULE, va.Kind.PARAMETER, va.Kind.LIST, va.Kind.TUPLE, va.Kind.DICT):
-        m.emit(ev.PartSet, node, module=whole, name=name, value=known, how=how, replaced=m.attribute(whole, name))
+    if isinstance(known, va.Obj) and known.kind in (
+        va.Kind.MODULE,
+        va.Kind.PARAMETER,
+        va.Kind.LIST,
+        va.Kind.TUPLE,
+        va.Kind.DICT,
+    ):
+        m.emit(
+            ev.PartSet, node, module=whole, name=name, value=known, how=how, replaced=m.attribute(whole, name)
+        )
 
 
 @method(va.Kind.MODULE, "items", "values", "keys")
@@ -504,7 +674,13 @@ def fsdp_clip(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
 @method(va.Kind.MODULE, "save_pretrained", "push_to_hub")
 def save_pretrained(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
     m.emit(
-        ev.Saved, call.node, how=call.name, value=obj, contents=(), path_value=call.first(), arguments=call.arguments
+        ev.Saved,
+        call.node,
+        how=call.name,
+        value=obj,
+        contents=(),
+        path_value=call.first(),
+        arguments=call.arguments,
     )
     return va.NONE
 
@@ -526,6 +702,8 @@ def forward_directly(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
 def other_method(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
     """Any other method of a module that we do not see: a forward when it gets data."""
     name = call.name
-    if name in FORWARD_METHODS or obj.origin is not va.Origin.BUILT and m.all_tensors(call.arguments) and not name.startswith(UPDATING):
+    if name in FORWARD_METHODS or (
+        obj.origin is not va.Origin.BUILT and m.all_tensors(call.arguments) and not name.startswith(UPDATING)
+    ):
         return forward(m, obj, call, "method")
     return None

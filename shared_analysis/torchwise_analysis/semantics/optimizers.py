@@ -13,9 +13,42 @@ from torchwise_analysis.interp.abstract.machine import Machine, first_known
 from torchwise_analysis.semantics.registry import Call, fallback, function, method, truth_of
 
 KNOWN_OPTIMIZERS = frozenset(
-    """Adam AdamW SGD RMSprop Adagrad Adadelta Adamax NAdam RAdam LBFGS Rprop ASGD SparseAdam Adafactor Muon
-    FusedAdam FusedLAMB LAMB Lamb Lion AdamW8bit Adam8bit PagedAdamW PagedAdamW8bit PagedAdamW32bit Prodigy
-    Ranger Sophia SophiaG CPUAdam DeepSpeedCPUAdam ZeroRedundancyOptimizer Adan AdaBelief""".split()
+    [
+        "Adam",
+        "AdamW",
+        "SGD",
+        "RMSprop",
+        "Adagrad",
+        "Adadelta",
+        "Adamax",
+        "NAdam",
+        "RAdam",
+        "LBFGS",
+        "Rprop",
+        "ASGD",
+        "SparseAdam",
+        "Adafactor",
+        "Muon",
+        "FusedAdam",
+        "FusedLAMB",
+        "LAMB",
+        "Lamb",
+        "Lion",
+        "AdamW8bit",
+        "Adam8bit",
+        "PagedAdamW",
+        "PagedAdamW8bit",
+        "PagedAdamW32bit",
+        "Prodigy",
+        "Ranger",
+        "Sophia",
+        "SophiaG",
+        "CPUAdam",
+        "DeepSpeedCPUAdam",
+        "ZeroRedundancyOptimizer",
+        "Adan",
+        "AdaBelief",
+    ]
 )
 
 
@@ -32,7 +65,15 @@ def build(m: Machine, call: Call) -> va.Value:
     parts = None
     if roots is not None:
         parts = frozenset(o for r in roots for o in m.descendants(r))
-    m.emit(ev.OptimizerBuilt, call.node, optimizer=obj, owns=roots, parts=parts, replaced=replaced, filtered=filtered)
+    m.emit(
+        ev.OptimizerBuilt,
+        call.node,
+        optimizer=obj,
+        owns=roots,
+        parts=parts,
+        replaced=replaced,
+        filtered=filtered,
+    )
     return obj
 
 
@@ -61,12 +102,12 @@ def parameter_roots(m: Machine, value: va.Value | None) -> tuple[frozenset[int] 
                     todo.extend(m.items(member))
                 elif member.kind is va.Kind.DICT:
                     entries = m.entries(member)
-                    todo.extend([entries["params"]] if "params" in entries else [*entries.values(), *m.items(member)])
+                    todo.extend(
+                        [entries["params"]] if "params" in entries else [*entries.values(), *m.items(member)]
+                    )
                 else:
                     unknown = True
-            elif isinstance(member, va.Unknown):
-                unknown = True
-            elif isinstance(member, va.Tensor) and not member.passes:
+            elif isinstance(member, va.Unknown) or (isinstance(member, va.Tensor) and not member.passes):
                 unknown = True
     if unknown or not out:
         return None, filtered
@@ -153,7 +194,12 @@ def optimizer_other(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
 def build_scheduler(m: Machine, call: Call) -> va.Value:
     obj = m.make(va.Kind.SCHEDULER, call.node, call.name, arguments=call.arguments)
     optimizer = next(
-        (v for a in call.arguments for v in va.alternatives(a) if isinstance(v, va.Obj) and v.kind is va.Kind.OPTIMIZER),
+        (
+            v
+            for a in call.arguments
+            for v in va.alternatives(a)
+            if isinstance(v, va.Obj) and v.kind is va.Kind.OPTIMIZER
+        ),
         None,
     )
     m.emit(ev.SchedulerBuilt, call.node, scheduler=obj, optimizer=optimizer)
@@ -164,7 +210,10 @@ def build_scheduler(m: Machine, call: Call) -> va.Value:
 def scheduler_step(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
     stepped = cast("frozenset[bool] | None", m.state.get(("stepped",)))
     m.emit(
-        ev.SchedulerStep, call.node, scheduler=obj, arguments=call.arguments,
+        ev.SchedulerStep,
+        call.node,
+        scheduler=obj,
+        arguments=call.arguments,
         optimizer_stepped=stepped or frozenset([False]),
     )
     return va.NONE
@@ -178,7 +227,12 @@ def scheduler_other(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
 # --------------------------------------------------------------------------- gradient scaler
 
 
-@function("torch.amp.GradScaler", "torch.cuda.amp.GradScaler", "torch.distributed.fsdp.ShardedGradScaler", "torch.GradScaler")
+@function(
+    "torch.amp.GradScaler",
+    "torch.cuda.amp.GradScaler",
+    "torch.distributed.fsdp.ShardedGradScaler",
+    "torch.GradScaler",
+)
 def scaler(m: Machine, call: Call) -> va.Value:
     return m.make(va.Kind.SCALER, call.node, call.name, arguments=call.arguments)
 
@@ -254,14 +308,23 @@ def gradient_method(m: Machine, value: va.Parameters, call: Call) -> va.Value:
     return va.Tensor(None)
 
 
-@function("torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad_value_", "torch.nn.utils.clip_grad_norm",
-          "torch.nn.utils.get_total_norm", "torch.nn.utils.clip_grads_with_norm_")
+@function(
+    "torch.nn.utils.clip_grad_norm_",
+    "torch.nn.utils.clip_grad_value_",
+    "torch.nn.utils.clip_grad_norm",
+    "torch.nn.utils.get_total_norm",
+    "torch.nn.utils.clip_grads_with_norm_",
+)
 def clip(m: Machine, call: Call) -> va.Value:
     roots, _ = parameter_roots(m, call.get("parameters", 0))
     reached = m.reached_optimizers(roots) if roots is not None else list(m.optimizers)
     before = {o.id: m.gradients(o) for o in reached}
     m.emit(
-        ev.Clip, call.node, how=call.name, before=before, roots=roots,
+        ev.Clip,
+        call.node,
+        how=call.name,
+        before=before,
+        roots=roots,
         before_managed_backward=m.automatic is not None and "training_step" in m.entry.name,
     )
     return va.Tensor(None)

@@ -130,9 +130,18 @@ def canonical(name: str) -> str:
         if name.startswith(package + "."):
             middle = name[len(package) + 1 : -len(last) - 1]
             private = middle and "." not in middle and f"{package}.{middle}" not in _KEPT_WHOLE
-            if private and middle.islower() and package != "torch.nn" and f"{package}.{middle}" not in _REEXPORTS:
+            if (
+                private
+                and middle.islower()
+                and package != "torch.nn"
+                and f"{package}.{middle}" not in _REEXPORTS
+            ):
                 return f"{package}.{last}"
-            if private and package == "torch.nn" and middle not in ("functional", "parallel", "utils", "init", "attention"):
+            if (
+                private
+                and package == "torch.nn"
+                and middle not in ("functional", "parallel", "utils", "init", "attention")
+            ):
                 return f"{package}.{last}"
             break
     if name.startswith("lightning."):

@@ -17,16 +17,121 @@ from torchwise_analysis.source import nodes as nd
 _TO_HOST = frozenset(["item", "tolist", "numpy", "__float__", "__int__"])
 _DETACHING = frozenset(["detach", "detach_", "data", "numpy"])
 _CUTTING = frozenset(
-    """argmax argmin argsort long int bool byte short char eq ne gt lt ge le isnan isinf isfinite nonzero sign round floor
-    ceil trunc multinomial bernoulli logical_not logical_and logical_or any all equal allclose isclose unique
-    bincount count_nonzero histc searchsorted bucketize""".split()
+    [
+        "argmax",
+        "argmin",
+        "argsort",
+        "long",
+        "int",
+        "bool",
+        "byte",
+        "short",
+        "char",
+        "eq",
+        "ne",
+        "gt",
+        "lt",
+        "ge",
+        "le",
+        "isnan",
+        "isinf",
+        "isfinite",
+        "nonzero",
+        "sign",
+        "round",
+        "floor",
+        "ceil",
+        "trunc",
+        "multinomial",
+        "bernoulli",
+        "logical_not",
+        "logical_and",
+        "logical_or",
+        "any",
+        "all",
+        "equal",
+        "allclose",
+        "isclose",
+        "unique",
+        "bincount",
+        "count_nonzero",
+        "histc",
+        "searchsorted",
+        "bucketize",
+    ]
 )
-_FACTS = frozenset("size dim numel nelement ndimension is_contiguous stride element_size get_device data_ptr is_floating_point".split())
+_FACTS = frozenset(
+    [
+        "size",
+        "dim",
+        "numel",
+        "nelement",
+        "ndimension",
+        "is_contiguous",
+        "stride",
+        "element_size",
+        "get_device",
+        "data_ptr",
+        "is_floating_point",
+    ]
+)
 KEEPING_ACTIVATION = frozenset(
-    """view reshape squeeze unsqueeze flatten transpose permute contiguous to cuda cpu float half clone type T t double
-    type_as expand expand_as repeat bfloat16 mT swapaxes movedim gather index_select masked_select narrow chunk split
-    unbind cat concat stack select requires_grad_ retain_grad view_as unflatten mH H roll flip detach numpy data
-    take_along_dim ravel swapdims moveaxis tile repeat_interleave""".split()
+    [
+        "view",
+        "reshape",
+        "squeeze",
+        "unsqueeze",
+        "flatten",
+        "transpose",
+        "permute",
+        "contiguous",
+        "to",
+        "cuda",
+        "cpu",
+        "float",
+        "half",
+        "clone",
+        "type",
+        "T",
+        "t",
+        "double",
+        "type_as",
+        "expand",
+        "expand_as",
+        "repeat",
+        "bfloat16",
+        "mT",
+        "swapaxes",
+        "movedim",
+        "gather",
+        "index_select",
+        "masked_select",
+        "narrow",
+        "chunk",
+        "split",
+        "unbind",
+        "cat",
+        "concat",
+        "stack",
+        "select",
+        "requires_grad_",
+        "retain_grad",
+        "view_as",
+        "unflatten",
+        "mH",
+        "H",
+        "roll",
+        "flip",
+        "detach",
+        "numpy",
+        "data",
+        "take_along_dim",
+        "ravel",
+        "swapdims",
+        "moveaxis",
+        "tile",
+        "repeat_interleave",
+    ]
 )
 _SPLITTING = frozenset(["chunk", "split", "unbind", "tensor_split", "hsplit", "vsplit"])
 ACTIVATIONS = {
@@ -48,12 +153,61 @@ ACTIVATIONS = {
     "expit": "sigmoid",
 }
 _CREATING = frozenset(
-    """randn zeros ones rand empty full arange tensor as_tensor from_numpy linspace logspace eye randint randperm
-    randn_like zeros_like ones_like rand_like empty_like full_like randint_like FloatTensor LongTensor ByteTensor
-    BoolTensor IntTensor DoubleTensor HalfTensor Tensor normal bernoulli multinomial scalar_tensor complex
-    tril_indices triu_indices hann_window""".split()
+    [
+        "randn",
+        "zeros",
+        "ones",
+        "rand",
+        "empty",
+        "full",
+        "arange",
+        "tensor",
+        "as_tensor",
+        "from_numpy",
+        "linspace",
+        "logspace",
+        "eye",
+        "randint",
+        "randperm",
+        "randn_like",
+        "zeros_like",
+        "ones_like",
+        "rand_like",
+        "empty_like",
+        "full_like",
+        "randint_like",
+        "FloatTensor",
+        "LongTensor",
+        "ByteTensor",
+        "BoolTensor",
+        "IntTensor",
+        "DoubleTensor",
+        "HalfTensor",
+        "Tensor",
+        "normal",
+        "bernoulli",
+        "multinomial",
+        "scalar_tensor",
+        "complex",
+        "tril_indices",
+        "triu_indices",
+        "hann_window",
+    ]
 )
-_RANDOM = frozenset("randn rand randint randperm randn_like rand_like normal bernoulli multinomial randint_like".split())
+_RANDOM = frozenset(
+    [
+        "randn",
+        "rand",
+        "randint",
+        "randperm",
+        "randn_like",
+        "rand_like",
+        "normal",
+        "bernoulli",
+        "multinomial",
+        "randint_like",
+    ]
+)
 
 
 # --------------------------------------------------------------------------- helpers
@@ -98,7 +252,9 @@ def dim_argument(call: Call, position: int) -> tuple[int | None, bool]:
     return None, True
 
 
-def activate(m: Machine, value: va.Tensor, name: str, node: nd.Node, dim: int | None, given: bool, place: object = None) -> va.Tensor:
+def activate(
+    m: Machine, value: va.Tensor, name: str, node: nd.Node, dim: int | None, given: bool, place: object = None
+) -> va.Tensor:
     """Apply an activation and record it."""
     from torchwise_analysis.findings import Place
 
@@ -131,7 +287,17 @@ def rebind(m: Machine, node: nd.Node, value: va.Value) -> None:
 
 
 def attribute(m: Machine, value: va.Tensor, name: str, node: nd.Node) -> va.Value:
-    if name in ("shape", "ndim", "is_cuda", "dtype", "layout", "names", "itemsize", "is_leaf", "requires_grad"):
+    if name in (
+        "shape",
+        "ndim",
+        "is_cuda",
+        "dtype",
+        "layout",
+        "names",
+        "itemsize",
+        "is_leaf",
+        "requires_grad",
+    ):
         return va.unknown(None, taint=frozenset([name]))
     if name == "device":
         return va.unknown(value.device or "device")
@@ -143,7 +309,18 @@ def attribute(m: Machine, value: va.Tensor, name: str, node: nd.Node) -> va.Valu
         return va.UNKNOWN
     if name in ("T", "mT", "H", "mH"):
         return replace(value, shape=None)
-    if name in ("real", "imag", "values", "indices", "logits", "loss", "last_hidden_state", "sample", "x", "probs"):
+    if name in (
+        "real",
+        "imag",
+        "values",
+        "indices",
+        "logits",
+        "loss",
+        "last_hidden_state",
+        "sample",
+        "x",
+        "probs",
+    ):
         return replace(value, activation=None if name == "loss" else value.activation)
     return va.Method(value.evidence, value, name)
 
@@ -164,12 +341,26 @@ def call_method(m: Machine, value: va.Tensor, call: Call) -> va.Value:
             rebind(m, node, out)
         return out
     if name in _CUTTING:
-        return replace(cut(m, value, node, name, activation=None, shape=None), taint=value.taint | {"integer"})
+        return replace(
+            cut(m, value, node, name, activation=None, shape=None), taint=value.taint | {"integer"}
+        )
     if name in _FACTS:
         return va.unknown(None)
     if name in ("to", "cuda", "type", "half", "float", "double", "bfloat16"):
         return _moved(m, value, call)
-    if name in ("mean", "sum", "logsumexp", "norm", "prod", "nanmean", "nansum", "std", "var", "amax", "amin"):
+    if name in (
+        "mean",
+        "sum",
+        "logsumexp",
+        "norm",
+        "prod",
+        "nanmean",
+        "nansum",
+        "std",
+        "var",
+        "amax",
+        "amin",
+    ):
         return _reduced(m, value, name, call)
     if name in ("max", "min", "topk", "sort", "kthvalue", "median", "mode"):
         return _selected(m, value, call)
@@ -247,7 +438,9 @@ def _selected(m: Machine, value: va.Tensor, call: Call) -> va.Value:
     del dim
     if call.name in ("max", "min") and not given:
         return replace(combine(m, [value, *m.all_tensors(call.arguments)], call.node), activation=None)
-    indices = replace(value, passes=frozenset(), tokens=frozenset(), activation=None, taint=value.taint | {"integer"})
+    indices = replace(
+        value, passes=frozenset(), tokens=frozenset(), activation=None, taint=value.taint | {"integer"}
+    )
     return m.sequence((replace(value, activation=None, shape=None), indices), None, va.Kind.TUPLE)
 
 
@@ -308,34 +501,67 @@ def compared(m: Machine, value: va.Tensor, node: nd.Node) -> va.Tensor:
     """A comparison: a boolean tensor without graph."""
     mark = va.Cut(m.place(node), "comparison", value.passes) if value.passes else value.cut
     return va.Tensor(
-        value.evidence, cut=mark, sources=value.sources, device=value.device, taint=value.taint | {"mask"}, dtype="bool"
+        value.evidence,
+        cut=mark,
+        sources=value.sources,
+        device=value.device,
+        taint=value.taint | {"mask"},
+        dtype="bool",
     )
 
 
 # --------------------------------------------------------------------------- functions
 
 
-@function("torch.softmax", "torch.nn.functional.softmax", "torch.log_softmax", "torch.nn.functional.log_softmax",
-          "torch.sigmoid", "torch.nn.functional.sigmoid", "torch.special.expit", "torch.nn.functional.logsigmoid",
-          "torch.nn.functional.gumbel_softmax", "torch.nn.functional.softmin", "torch.tanh", "torch.nn.functional.tanh",
-          "torch.relu", "torch.nn.functional.relu", "torch.clamp", "torch.clip", "torch.special.softmax",
-          "torch.special.log_softmax", "torch.nn.functional.hardsigmoid")
+@function(
+    "torch.softmax",
+    "torch.nn.functional.softmax",
+    "torch.log_softmax",
+    "torch.nn.functional.log_softmax",
+    "torch.sigmoid",
+    "torch.nn.functional.sigmoid",
+    "torch.special.expit",
+    "torch.nn.functional.logsigmoid",
+    "torch.nn.functional.gumbel_softmax",
+    "torch.nn.functional.softmin",
+    "torch.tanh",
+    "torch.nn.functional.tanh",
+    "torch.relu",
+    "torch.nn.functional.relu",
+    "torch.clamp",
+    "torch.clip",
+    "torch.special.softmax",
+    "torch.special.log_softmax",
+    "torch.nn.functional.hardsigmoid",
+)
 def activation(m: Machine, call: Call) -> va.Value:
     value = call.get("input", 0)
     found = m.tensors(value)
     dim, given = dim_argument(call, 1)
-    one = combine(m, found, call.node) if found else va.Tensor(None, sources=m.sources_of((value,)) if value else frozenset())
+    one = (
+        combine(m, found, call.node)
+        if found
+        else va.Tensor(None, sources=m.sources_of((value,)) if value else frozenset())
+    )
     return activate(m, one, ACTIVATIONS[call.last], call.node, dim, given)
 
 
 @function("torch.autograd.backward")
 def autograd_backward(m: Machine, call: Call) -> va.Value:
-    m.backward(call.first(), call.node, truth_of(call.get("retain_graph", 2), False) is not False, how="tensor")
+    m.backward(
+        call.first(), call.node, truth_of(call.get("retain_graph", 2), False) is not False, how="tensor"
+    )
     return va.NONE
 
 
-@function("torch.autograd.grad", "torch.autograd.functional.jacobian", "torch.autograd.functional.hessian",
-          "torch.autograd.functional.vjp", "torch.autograd.functional.jvp", "torch.autograd.functional.hvp")
+@function(
+    "torch.autograd.grad",
+    "torch.autograd.functional.jacobian",
+    "torch.autograd.functional.hessian",
+    "torch.autograd.functional.vjp",
+    "torch.autograd.functional.jvp",
+    "torch.autograd.functional.hvp",
+)
 def autograd_grad(m: Machine, call: Call) -> va.Value:
     creates = truth_of(call.get("create_graph", 3), False) is not False
     retain = truth_of(call.get("retain_graph", 2), creates) is not False
@@ -351,12 +577,28 @@ def autograd_grad(m: Machine, call: Call) -> va.Value:
     return m.sequence((out,), call.node, va.Kind.TUPLE)
 
 
-@function("torch.func.grad", "torch.func.value_and_grad", "torch.func.vjp", "torch.func.jvp", "torch.func.vmap",
-          "torch.func.jacrev", "torch.func.jacfwd", "torch.func.grad_and_value", "torch.vmap", "torch.func.linearize")
+@function(
+    "torch.func.grad",
+    "torch.func.value_and_grad",
+    "torch.func.vjp",
+    "torch.func.jvp",
+    "torch.func.vmap",
+    "torch.func.jacrev",
+    "torch.func.jacfwd",
+    "torch.func.grad_and_value",
+    "torch.vmap",
+    "torch.func.linearize",
+)
 def functional_transform(m: Machine, call: Call) -> va.Value:
     for value in call.arguments:
         m.backed |= m.passes_of((value,))
-    return m.make(va.Kind.OPAQUE, call.node, call.name, over=tuple(call.arguments.positional[:1]), traits=frozenset(["functional"]))
+    return m.make(
+        va.Kind.OPAQUE,
+        call.node,
+        call.name,
+        over=tuple(call.arguments.positional[:1]),
+        traits=frozenset(["functional"]),
+    )
 
 
 @function("torch.where", "torch.cat", "torch.concat", "torch.stack", "torch.vstack", "torch.hstack")
@@ -386,8 +628,16 @@ def split_data(m: Machine, value: va.Obj, node: nd.Node) -> va.Value:
     return out
 
 
-@function("torch.tensor", "torch.as_tensor", "torch.from_numpy", "torch.asarray", "torch.FloatTensor", "torch.LongTensor",
-          "torch.Tensor", "torch.scalar_tensor")
+@function(
+    "torch.tensor",
+    "torch.as_tensor",
+    "torch.from_numpy",
+    "torch.asarray",
+    "torch.FloatTensor",
+    "torch.LongTensor",
+    "torch.Tensor",
+    "torch.scalar_tensor",
+)
 def made(m: Machine, call: Call) -> va.Value:
     found = [t for t in m.all_tensors(call.arguments) if t.passes]
     if found and call.last not in ("as_tensor", "asarray"):
@@ -396,7 +646,13 @@ def made(m: Machine, call: Call) -> va.Value:
         return combine(m, found, call.node)
     device = call.get("device")
     known = first_known(device) if device is not None else None
-    name = known.value if isinstance(known, va.Const) else known.symbol if isinstance(known, (va.Unknown, va.Obj)) else "cpu"
+    name = (
+        known.value
+        if isinstance(known, va.Const)
+        else known.symbol
+        if isinstance(known, (va.Unknown, va.Obj))
+        else "cpu"
+    )
     cuts = [t for t in m.all_tensors(call.arguments) if t.cut]
     return va.Tensor(
         m.link(call.node, f"{call.last} makes a new tensor"),
@@ -422,7 +678,12 @@ def torch_function(m: Machine, call: Call) -> va.Value:
         one = combine(m, found, call.node)
         return replace(cut(m, one, call.node, last, activation=None), taint=one.taint | {"integer"})
     if last in ("mean", "sum", "norm", "logsumexp") and found:
-        return _reduced(m, combine(m, found, call.node), last, Call(last, va.Arguments(call.arguments.positional[1:], call.arguments.keywords), call.node))
+        return _reduced(
+            m,
+            combine(m, found, call.node),
+            last,
+            Call(last, va.Arguments(call.arguments.positional[1:], call.arguments.keywords), call.node),
+        )
     if last in ("max", "min", "topk", "sort", "median", "kthvalue") and found:
         rest = va.Arguments(call.arguments.positional[1:], call.arguments.keywords)
         return _selected(m, combine(m, found, call.node), Call(last, rest, call.node))
@@ -436,7 +697,11 @@ def torch_function(m: Machine, call: Call) -> va.Value:
         out = combine(m, found, call.node)
         kept = out.activation if last in KEEPING_ACTIVATION else None
         if last == "log":
-            kept = va.Activation("log_softmax", m.place(call.node)) if out.activation and out.activation.name == "softmax" else va.Activation("log", m.place(call.node))
+            kept = (
+                va.Activation("log_softmax", m.place(call.node))
+                if out.activation and out.activation.name == "softmax"
+                else va.Activation("log", m.place(call.node))
+            )
         return replace(out, activation=kept, shape=None)
     sources = m.sources_of(call.arguments)
     pass_ = m.forward[1] if m.forward is not None and True in m.passes[m.forward[1]].forward.grad else None

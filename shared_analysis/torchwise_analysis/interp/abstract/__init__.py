@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 
 from torchwise_analysis.interp.abstract.entries import FunctionKey, run_module
 from torchwise_analysis.interp.abstract.expressions import EXPRESSIONS
-from torchwise_analysis.interp.abstract.limits import Limits, OutOfFuel, Stopped
+from torchwise_analysis.interp.abstract.limits import Limits, OutOfFuelError, StoppedError
 from torchwise_analysis.interp.abstract.machine import Machine
 from torchwise_analysis.interp.abstract.relevance import Relevance
 from torchwise_analysis.interp.abstract.statements import STATEMENTS
@@ -55,9 +55,11 @@ def run(
     try:
         static = _STATIC.setdefault(project, StaticCache())
         relevance = Relevance(module, project, limits.files, static)
-        machine = Machine(module.path, project, limits, stop, EXPRESSIONS, STATEMENTS, relevance, LIBRARY, static)
+        machine = Machine(
+            module.path, project, limits, stop, EXPRESSIONS, STATEMENTS, relevance, LIBRARY, static
+        )
         run_module(machine, module, reached)
-    except (Stopped, OutOfFuel):
+    except (StoppedError, OutOfFuelError):
         pass
     except Exception as error:  # the border: a fault of ours must not take the file's other findings along
         if machine is None:
@@ -66,7 +68,7 @@ def run(
     finally:
         if collecting:
             gc.enable()
-    return _trace(machine)
+    return _trace(machine) if machine is not None else _empty(module.path, "stopped")
 
 
 def _trace(m: Machine) -> Trace:

@@ -9,12 +9,46 @@ from __future__ import annotations
 from torchwise_analysis.interp.abstract.values import Kind, Origin
 
 _MODULE_NAMES = frozenset(
-    """model net network module encoder decoder policy backbone generator discriminator student teacher rnn
-    lstm gru nets models actor critic head classifier unet vae gan dit transformer netg netd g d
-    embedder""".split()
+    [
+        "model",
+        "net",
+        "network",
+        "module",
+        "encoder",
+        "decoder",
+        "policy",
+        "backbone",
+        "generator",
+        "discriminator",
+        "student",
+        "teacher",
+        "rnn",
+        "lstm",
+        "gru",
+        "nets",
+        "models",
+        "actor",
+        "critic",
+        "head",
+        "classifier",
+        "unet",
+        "vae",
+        "gan",
+        "dit",
+        "transformer",
+        "netg",
+        "netd",
+        "g",
+        "d",
+        "embedder",
+    ]
 )
-_CRITERION_NAMES = frozenset("criterion crit loss_fn loss_func loss_function lossfn criteria bce".split())
-_LOADER_NAMES = frozenset("dl train_dl val_dl valid_dl test_dl batches dataloaders data_iter train_iter".split())
+_CRITERION_NAMES = frozenset(
+    ["criterion", "crit", "loss_fn", "loss_func", "loss_function", "lossfn", "criteria", "bce"]
+)
+_LOADER_NAMES = frozenset(
+    ["dl", "train_dl", "val_dl", "valid_dl", "test_dl", "batches", "dataloaders", "data_iter", "train_iter"]
+)
 
 
 def by_use(uses: frozenset[str]) -> Kind | None:
@@ -63,7 +97,7 @@ def by_annotation(name: str) -> Kind | None:
     last = name.rpartition(".")[2]
     if last in ("Module", "LightningModule", "PreTrainedModel", "DistributedDataParallel", "Sequential"):
         return Kind.MODULE
-    if last == "Optimizer" or name.startswith("torch.optim.") and "lr_scheduler" not in name:
+    if last == "Optimizer" or (name.startswith("torch.optim.") and "lr_scheduler" not in name):
         return Kind.OPTIMIZER
     if "lr_scheduler" in name or last == "LRScheduler":
         return Kind.SCHEDULER

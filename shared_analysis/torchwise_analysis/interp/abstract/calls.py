@@ -6,19 +6,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import cast
 
-from torchwise_analysis.interp.abstract import events as ev
-from torchwise_analysis.interp.abstract import unknowns
+from torchwise_analysis.interp.abstract import contexts, unknowns
 from torchwise_analysis.interp.abstract import values as va
 from torchwise_analysis.interp.abstract.frames import Frame
 from torchwise_analysis.interp.abstract.join import join, join_values
-from torchwise_analysis.interp.abstract.limits import DeadPath
+from torchwise_analysis.interp.abstract.limits import DeadPathError
 from torchwise_analysis.interp.abstract.loops import Caller
 from torchwise_analysis.interp.abstract.machine import Machine, first_known
 from torchwise_analysis.interp.abstract.state import Facts
 from torchwise_analysis.interp.core.binding import bind
 from torchwise_analysis.source import nodes as nd
-
-_LAMBDA_SPAN = nd.Span(0, 0, 0, 0)
 
 
 def eval_call(m: Machine, node: nd.Call) -> va.Value:
@@ -58,7 +55,12 @@ def arguments_of(m: Machine, node: nd.Call) -> va.Arguments:
             open_ = open_ or bool(m.items(spread)) or "unseen" in spread.traits
         else:
             open_ = True
-            if isinstance(spread, va.Obj) and spread.kind is va.Kind.OPAQUE and not keywords and not positional:
+            if (
+                isinstance(spread, va.Obj)
+                and spread.kind is va.Kind.OPAQUE
+                and not keywords
+                and not positional
+            ):
                 positional.append(m.child(spread, "[]"))
     return va.Arguments(tuple(positional), tuple(keywords), open_)
 
@@ -107,7 +109,7 @@ def _call_union(m: Machine, callee: va.Union, arguments: va.Arguments, node: nd.
 
     value = m.fork([branch(v) for v in known[:4]], join_values)
     if value is None:
-        raise DeadPath
+        raise DeadPathError
     return value
 
 
@@ -128,7 +130,9 @@ def _call_object(m: Machine, obj: va.Obj, arguments: va.Arguments, node: nd.Node
     return m.library.call_object(m, obj, arguments, node)
 
 
-def call_method(m: Machine, receiver: va.Value, name: str, arguments: va.Arguments, node: nd.Node) -> va.Value:
+def call_method(
+    m: Machine, receiver: va.Value, name: str, arguments: va.Arguments, node: nd.Node
+) -> va.Value:
     """`receiver.name(...)`; applied to every alternative of a union."""
     if isinstance(receiver, va.Union):
         members = [v for v in receiver.values if not (isinstance(v, va.Const) and v.value is None)]
@@ -143,9 +147,9 @@ def call_method(m: Machine, receiver: va.Value, name: str, arguments: va.Argumen
         if own is not None:
             return call_value(m, own, arguments, node)
         if receiver.cls is not None:
-            member = find_member(m, receiver.cls, name)
-            if member is not None:
-                return call_value(m, bound(m, member, receiver), arguments, node)
+            found = find_member(m, receiver.cls, name)
+            if found is not None:
+                return call_value(m, bound(m, found, receiver), arguments, node)
     elif isinstance(receiver, va.Class):
         member = find_member(m, receiver, name)
         if isinstance(member, va.Function):
@@ -174,7 +178,9 @@ def _library_class_method(
     return va.UNKNOWN
 
 
-def _call_super(m: Machine, receiver: va.Super, name: str, arguments: va.Arguments, node: nd.Node) -> va.Value:
+def _call_super(
+    m: Machine, receiver: va.Super, name: str, arguments: va.Arguments, node: nd.Node
+) -> va.Value:
     cls = receiver.self.cls if isinstance(receiver.self, va.Obj) and receiver.self.cls else receiver.owner
     member = find_member(m, cls, name, after=receiver.owner)
     if isinstance(member, va.Function):
@@ -316,15 +322,8 @@ def call_function(
         return va.unknown(None, taint=m.taint(*arguments))
     scopes = m.scopes
     for context in function.wraps:
-        scopes = entered(m, scopes, context)
+        scopes = contexts.inside(m, scopes, context)
     return m.with_scopes(scopes, lambda: _run_function(m, function, arguments, node, on_yield, entry))
-
-
-def entered(m: Machine, scopes: object, context: va.Context) -> object:
-    """The scopes inside a context."""
-    from torchwise_analysis.interp.abstract import contexts
-
-    return contexts.inside(m, scopes, context)  # type: ignore[arg-type]
 
 
 def _generator(m: Machine, function: va.Function, arguments: va.Arguments, node: nd.Node | None) -> va.Value:
@@ -433,7 +432,7 @@ def _leave(
         if not m.frames:
             m.alive = False
             return va.UNKNOWN
-        raise DeadPath
+        raise DeadPathError
     m.state.merge(frame.mark, [facts for _, facts in exits], join)
     if len(m.state.facts) and not function.node.scope.captured:
         # own variables are gone; dropping them keeps later joins small
@@ -459,13 +458,18 @@ def _bind_parameters(
         value: va.Value | None = binding.values.get(param.name)
         if param.kind is nd.ParamKind.VAR_POSITIONAL:
             value = m.sequence(binding.extra_positional, None, va.Kind.TUPLE)
-            if entry or arguments.open and not binding.extra_positional:
+            if entry or (arguments.open and not binding.extra_positional):
                 state.set(("open", value.id), True)
             elif not binding.extra_positional:
                 value = replace(value, traits=frozenset(["empty"]))
         elif param.kind is nd.ParamKind.VAR_KEYWORD:
             unseen = frozenset(["unseen"]) if entry or arguments.open else frozenset[str]()
-            value = m.mapping(dict(binding.extra_keywords), None, traits=unseen, symbol=param.name if unseen else None)
+            value = m.mapping(
+                {k: v for k, v in binding.extra_keywords.items()},
+                None,
+                traits=unseen,
+                symbol=param.name if unseen else None,
+            )
         elif value is None:
             default = function.defaults[index] if index < len(function.defaults) else None
             if entry:
@@ -517,6 +521,3 @@ def flat(body: nd.Block) -> list[nd.Stmt]:
         else:
             out.append(statement)
     return out
-
-
-__all__ = ["ev"]

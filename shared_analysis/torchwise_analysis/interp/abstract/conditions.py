@@ -43,7 +43,9 @@ def truth(m: Machine, value: va.Value) -> bool | None:
             if m.items(value) or m.entries(value):
                 return None if m.state.get(("open", value.id)) else True
             return None
-        return True if value.place is not None and value.kind not in (va.Kind.ITERATOR, va.Kind.OPAQUE) else None
+        return (
+            True if value.place is not None and value.kind not in (va.Kind.ITERATOR, va.Kind.OPAQUE) else None
+        )
     if isinstance(value, va.Union):
         truths = {truth(m, v) for v in value.values}
         return truths.pop() if len(truths) == 1 else None
@@ -88,11 +90,16 @@ def last_tests(m: Machine) -> list[Tested]:
     return list(cast("list[Tested]", m.tested))
 
 
-def guarded(m: Machine, guards: tuple[ev.Guard, ...], tests: list[Tested], taken: bool) -> tuple[ev.Guard, ...]:
+def guarded(
+    m: Machine, guards: tuple[ev.Guard, ...], tests: list[Tested], taken: bool
+) -> tuple[ev.Guard, ...]:
     """The guards with these tests passed."""
     if not tests:
         return guards
-    return (*guards, *(ev.Guard(m.place(n), kind, taken is polarity, symbol) for n, kind, symbol, polarity in tests))
+    return (
+        *guards,
+        *(ev.Guard(m.place(n), kind, taken is polarity, symbol) for n, kind, symbol, polarity in tests),
+    )
 
 
 def _classify(m: Machine, value: va.Value, node: nd.Expr) -> tuple[str, str | None]:
@@ -110,7 +117,9 @@ def _classify(m: Machine, value: va.Value, node: nd.Expr) -> tuple[str, str | No
         return ("flag" if value.symbol else "value"), value.symbol
     if isinstance(value, va.Obj) and value.symbol:
         return "flag", value.symbol
-    if isinstance(node, nd.Compare) and any(isinstance(c, nd.Constant) and c.value is None for c in node.comparators):
+    if isinstance(node, nd.Compare) and any(
+        isinstance(c, nd.Constant) and c.value is None for c in node.comparators
+    ):
         return "none", None
     return "value", None
 
@@ -161,7 +170,9 @@ def compare(m: Machine, op: str, left: va.Value, right: va.Value, node: nd.Node)
         return m.library.compared(m, lead, node)
     if isinstance(left, va.Union) or isinstance(right, va.Union):
         results = {
-            truth(m, compare(m, op, a, b, node)) for a in va.alternatives(left) for b in va.alternatives(right)
+            truth(m, compare(m, op, a, b, node))
+            for a in va.alternatives(left)
+            for b in va.alternatives(right)
         }
         if len(results) == 1 and None not in results:
             return va.Const(None, results.pop())
@@ -204,7 +215,7 @@ def _compare_none(positive: bool, left: va.Value) -> va.Value:
     elif isinstance(left, va.Union):
         nones = [isinstance(v, va.Const) and v.value is None for v in left.values]
         unsure = any(_may_be_none(v) for v in left.values)
-        known = None if any(nones) and not all(nones) or unsure else all(nones)
+        known = None if (any(nones) and not all(nones)) or unsure else all(nones)
     elif not _may_be_none(left):
         known = False
     else:
@@ -278,7 +289,9 @@ def _compare_counter(m: Machine, op: str, left: va.Const, right: va.Unknown | va
 def _is_window(symbol: str) -> bool:
     """A period, not a total: comparing a counter with a number of epochs or steps stops a loop."""
     low = symbol.lower()
-    return not any(word in low for word in ("epoch", "max", "total", "num_steps", "num_iter", "n_iter", "limit", "warm"))
+    return not any(
+        word in low for word in ("epoch", "max", "total", "num_steps", "num_iter", "n_iter", "limit", "warm")
+    )
 
 
 # --------------------------------------------------------------------------- narrowing
@@ -298,7 +311,11 @@ def narrow(m: Machine, test_node: nd.Expr, taken: bool) -> None:
     strict = False
     if isinstance(test_node, nd.Compare) and len(test_node.ops) == 1:
         right = test_node.comparators[0]
-        if not (isinstance(right, nd.Constant) and right.value is None and test_node.ops[0] in ("is", "is not", "==", "!=")):
+        if not (
+            isinstance(right, nd.Constant)
+            and right.value is None
+            and test_node.ops[0] in ("is", "is not", "==", "!=")
+        ):
             return
         target, strict = test_node.left, True
         want_none = (test_node.ops[0] in ("is", "==")) is taken

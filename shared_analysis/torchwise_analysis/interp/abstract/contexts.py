@@ -44,7 +44,11 @@ def _synchronises(m: Machine, context: va.Context) -> frozenset[bool]:
     if owner is None:
         return RECORDING
     steps = owner.arguments.get("gradient_accumulation_steps")
-    if steps is None and owner.arguments.get("gradient_accumulation_plugin") is None and not owner.arguments.open:
+    if (
+        steps is None
+        and owner.arguments.get("gradient_accumulation_plugin") is None
+        and not owner.arguments.open
+    ):
         return RECORDING
     if isinstance(steps, va.Const) and steps.value == 1:
         return RECORDING

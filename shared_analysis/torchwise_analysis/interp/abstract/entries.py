@@ -15,13 +15,15 @@ from torchwise_analysis.interp.abstract import events as ev
 from torchwise_analysis.interp.abstract import values as va
 from torchwise_analysis.interp.abstract.frames import OUTSIDE, Frame
 from torchwise_analysis.interp.abstract.join import join
-from torchwise_analysis.interp.abstract.limits import DeadPath, OutOfFuel
+from torchwise_analysis.interp.abstract.limits import DeadPathError, OutOfFuelError
 from torchwise_analysis.interp.abstract.loops import Loop, LoopKind, Turn
 from torchwise_analysis.interp.abstract.machine import Machine
 from torchwise_analysis.interp.abstract.static import walk
 from torchwise_analysis.source import nodes as nd
 
-_NEVER_ENTRIES = frozenset(["__init__", "__repr__", "__str__", "__len__", "__post_init__", "__eq__", "__hash__"])
+_NEVER_ENTRIES = frozenset(
+    ["__init__", "__repr__", "__str__", "__len__", "__post_init__", "__eq__", "__hash__"]
+)
 
 FunctionKey = tuple[str, int, int, str]
 
@@ -67,9 +69,9 @@ def _contained(m: Machine, place: Place, body: Callable[[], None]) -> None:
     m.cap = min(m.limits.visits, m.visits + share)
     try:
         body()
-    except DeadPath:
+    except DeadPathError:
         m.counts.dead_paths += 1
-    except OutOfFuel:
+    except OutOfFuelError:
         m.counts.not_analysed.append((place, "too large to follow to the end"))
     except RecursionError:
         m.counts.not_analysed.append((place, "nested too deeply"))
@@ -99,7 +101,13 @@ def _called_names(module: nd.Module) -> frozenset[str]:
         for node in walk(statement):
             if isinstance(node, nd.Call):
                 func = node.func
-                names.add(func.id if isinstance(func, nd.Name) else func.attr if isinstance(func, nd.Attribute) else "")
+                names.add(
+                    func.id
+                    if isinstance(func, nd.Name)
+                    else func.attr
+                    if isinstance(func, nd.Attribute)
+                    else ""
+                )
                 # a function handed over is called by whoever got it
                 names.update(a.id for a in node.args if isinstance(a, nd.Name))
     return frozenset(names)
@@ -127,7 +135,7 @@ def _still_bound(m: Machine, obj: va.Obj) -> bool:
     """Is the object held by a module variable or an attribute?"""
     frames = {m.frames[0].id, *m.modules.values()}
     for key, value in m.state.facts.items():
-        if key[0] == "a" or key[0] == "v" and key[1] in frames:
+        if key[0] == "a" or (key[0] == "v" and key[1] in frames):
             for member in va.alternatives(value) if isinstance(value, va.Value) else ():
                 if isinstance(member, va.Obj) and member.id == obj.id:
                     return True
@@ -182,7 +190,7 @@ def _instance(m: Machine, cls: va.Class) -> va.Obj:
     if isinstance(init, va.Function):
         try:
             calls.call_function(m, replace(init, self=obj), va.NO_ARGUMENTS, None, entry=True)
-        except DeadPath:
+        except DeadPathError:
             m.alive = True
     return m.objects.get(obj.id, obj)
 
@@ -226,7 +234,7 @@ def _method_entry(m: Machine, cls: va.Class, obj: va.Obj, function: va.Function,
             m.library.hook_returned(m, hook, obj, own, value)
         else:
             _returned(m, own, place, value)
-    except DeadPath:
+    except DeadPathError:
         m.counts.dead_paths += 1
         m.alive = True
     finally:

@@ -10,7 +10,7 @@ from torchwise_analysis.interp.abstract import calls, conditions, iteration
 from torchwise_analysis.interp.abstract import events as ev
 from torchwise_analysis.interp.abstract import values as va
 from torchwise_analysis.interp.abstract.join import join_values, union
-from torchwise_analysis.interp.abstract.limits import DeadPath
+from torchwise_analysis.interp.abstract.limits import DeadPathError
 from torchwise_analysis.interp.abstract.loops import LoopKind, Turn
 from torchwise_analysis.interp.abstract.machine import Evaluate, Machine, first_known
 from torchwise_analysis.interp.core import constants
@@ -145,7 +145,9 @@ def dict_(m: Machine, node: nd.DictExpr) -> va.Value:
 
 
 def comprehension(m: Machine, node: nd.Comprehension) -> va.Value:
-    kind = {nd.ComprehensionKind.DICT: va.Kind.DICT, nd.ComprehensionKind.SET: va.Kind.SET}.get(node.kind, va.Kind.LIST)
+    kind = {nd.ComprehensionKind.DICT: va.Kind.DICT, nd.ComprehensionKind.SET: va.Kind.SET}.get(
+        node.kind, va.Kind.LIST
+    )
     holder = m.sequence((), node, kind)
     found: list[va.Value] = []
     open_: list[bool] = []
@@ -276,7 +278,13 @@ def _item_of(m: Machine, obj: va.Obj, key: object, moving: bool, index: va.Value
         kind = va.Kind.LIST if "list" in obj.traits else None
         return m.child(obj, f"[{key!r}]", kind)
     if obj.kind in (
-        va.Kind.OPAQUE, va.Kind.MODULE, va.Kind.LOADER, va.Kind.DATASET, va.Kind.DICT, va.Kind.LIST, va.Kind.ITERATOR,
+        va.Kind.OPAQUE,
+        va.Kind.MODULE,
+        va.Kind.LOADER,
+        va.Kind.DATASET,
+        va.Kind.DICT,
+        va.Kind.LIST,
+        va.Kind.ITERATOR,
     ):
         if "options" in obj.traits:
             return va.unknown(f"{obj.symbol}[{key!r}]")
@@ -324,7 +332,7 @@ def operate(m: Machine, op: str, left: va.Value, right: va.Value, node: nd.Node)
     if isinstance(left, va.Obj) and left.kind in (va.Kind.LIST, va.Kind.TUPLE) and op == "+":
         more = m.items(right) if isinstance(right, va.Obj) else ()
         out = m.sequence((*m.items(left), *more)[-12:], node, left.kind)
-        if m.state.get(("open", left.id)) or isinstance(right, va.Obj) and m.state.get(("open", right.id)):
+        if m.state.get(("open", left.id)) or (isinstance(right, va.Obj) and m.state.get(("open", right.id))):
             m.state.set(("open", out.id), True)
         return out
     if isinstance(left, va.Obj) and left.kind is va.Kind.LIST and op == "*":
@@ -344,7 +352,10 @@ def operate(m: Machine, op: str, left: va.Value, right: va.Value, node: nd.Node)
         return data
     symbols = (_symbol(left), _symbol(right))
     text = f"({symbols[0] or _text(left)}{op}{symbols[1] or _text(right)})" if any(symbols) else None
-    moving = any(isinstance(v, va.Const) and v.counter or isinstance(v, va.Unknown) and v.varies for v in (left, right))
+    moving = any(
+        (isinstance(v, va.Const) and v.counter) or (isinstance(v, va.Unknown) and v.varies)
+        for v in (left, right)
+    )
     return va.unknown(text, taint=m.taint(left, right), varies=moving)
 
 
@@ -356,7 +367,9 @@ def _operate_unions(m: Machine, op: str, left: va.Value, right: va.Value, node: 
         operate(m, op, a, b, node)
         for a in lefts
         for b in rights
-        if not (isinstance(a, va.Const) and a.value is None or isinstance(b, va.Const) and b.value is None)
+        if not (
+            (isinstance(a, va.Const) and a.value is None) or (isinstance(b, va.Const) and b.value is None)
+        )
     ]
     result = out[0] if out else va.UNKNOWN
     for other in out[1:]:
@@ -385,7 +398,9 @@ def _operate_tensor(m: Machine, op: str, left: va.Value, right: va.Value, node: 
     assert isinstance(tensor, va.Tensor)
     sources = tensor.sources | m.sources_of((other,))
     is_data = isinstance(other, va.Obj) and other.kind is va.Kind.OPAQUE and "options" not in other.traits
-    if op == "@" or is_data and op in ("*", "/") and isinstance(other, va.Obj) and not _scalar_like(m, other):
+    if op == "@" or (
+        is_data and op in ("*", "/") and isinstance(other, va.Obj) and not _scalar_like(m, other)
+    ):
         return replace(tensor, activation=None, sources=sources, shape=None)
     factors = tensor.factors
     if op in ("*", "/") and (op == "*" or tensor is left):
@@ -419,7 +434,9 @@ def _operate_tensors(m: Machine, op: str, left: va.Tensor, right: va.Tensor) -> 
         lead = left if left.passes or not right.passes else right
         factors, reduction = lead.factors, lead.reduction
         if op == "/" and lead is left and not right.passes:
-            factors = factors | {va.Factor("/", None, None, lead.evidence.place)} if lead.evidence else factors
+            factors = (
+                factors | {va.Factor("/", None, None, lead.evidence.place)} if lead.evidence else factors
+            )
     return va.Tensor(
         left.evidence if left.passes or not right.passes else right.evidence,
         passes if True in m.recording() else frozenset(),
@@ -488,9 +505,7 @@ def compare(m: Machine, node: nd.Compare) -> va.Value:
     for index, (op, other) in enumerate(zip(node.ops, node.comparators, strict=True)):
         right = m.eval(other)
         one = conditions.compare(m, op, left, right, node)
-        if index == 0:
-            result = one
-        elif conditions.truth(m, one) is False:
+        if index == 0 or conditions.truth(m, one) is False:
             result = one
         elif conditions.truth(m, result) is not False:
             result = va.UNKNOWN
@@ -517,14 +532,16 @@ def if_exp(m: Machine, node: nd.IfExp) -> va.Value:
     finally:
         m.guards = guards
     if value is None:
-        raise DeadPath
+        raise DeadPathError
     return value
 
 
 # --------------------------------------------------------------------------- assignment
 
 
-def assign(m: Machine, target: nd.Expr, value: va.Value, node: nd.Node, value_node: nd.Expr | None = None) -> None:
+def assign(
+    m: Machine, target: nd.Expr, value: va.Value, node: nd.Node, value_node: nd.Expr | None = None
+) -> None:
     """Bind `value` to a target of any form."""
     if isinstance(target, nd.Name):
         assign_name(m, target.id, value, node, value_node)
@@ -540,11 +557,13 @@ def assign(m: Machine, target: nd.Expr, value: va.Value, node: nd.Node, value_no
         for member in va.alternatives(receiver):
             set_attribute(m, member, target.attr, value, node, value_node)
     elif isinstance(target, nd.Subscript):
-        receiver, index = m.eval(target.value), m.eval(target.index)
-        set_item(m, receiver, index, value, node, value_node)
+        container, at = m.eval(target.value), m.eval(target.index)
+        set_item(m, container, at, value, node, value_node)
 
 
-def assign_name(m: Machine, name: str, value: va.Value, node: nd.Node, value_node: nd.Expr | None = None) -> None:
+def assign_name(
+    m: Machine, name: str, value: va.Value, node: nd.Node, value_node: nd.Expr | None = None
+) -> None:
     if m.loops and m.grows(value):
         value = m.store(value, node, "chain", None, name, (), value_node)
     if isinstance(value, va.StateDict):
@@ -563,7 +582,12 @@ def _named(m: Machine, obj: va.Obj, name: str) -> va.Obj:
 
 
 def set_attribute(
-    m: Machine, receiver: va.Value, name: str, value: va.Value, node: nd.Node, value_node: nd.Expr | None = None
+    m: Machine,
+    receiver: va.Value,
+    name: str,
+    value: va.Value,
+    node: nd.Node,
+    value_node: nd.Expr | None = None,
 ) -> None:
     if m.library.set_attribute(m, receiver, name, value, node):
         return
@@ -594,7 +618,12 @@ def set_attribute(
 
 
 def set_item(
-    m: Machine, receiver: va.Value, index: va.Value, value: va.Value, node: nd.Node, value_node: nd.Expr | None = None
+    m: Machine,
+    receiver: va.Value,
+    index: va.Value,
+    value: va.Value,
+    node: nd.Node,
+    value_node: nd.Expr | None = None,
 ) -> None:
     index = first_known(index)
     if m.library.set_item(m, receiver, index, value, node):

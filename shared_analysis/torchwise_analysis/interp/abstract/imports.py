@@ -10,7 +10,17 @@ from torchwise_analysis.interp.abstract.machine import Machine
 from torchwise_analysis.names.project import SourceModule
 from torchwise_analysis.source import nodes as nd
 
-_DEFINING = (nd.Import, nd.ImportFrom, nd.FunctionDef, nd.ClassDef, nd.Assign, nd.AnnAssign, nd.If, nd.Try, nd.With)
+_DEFINING = (
+    nd.Import,
+    nd.ImportFrom,
+    nd.FunctionDef,
+    nd.ClassDef,
+    nd.Assign,
+    nd.AnnAssign,
+    nd.If,
+    nd.Try,
+    nd.With,
+)
 
 
 def import_(m: Machine, node: nd.Import) -> None:

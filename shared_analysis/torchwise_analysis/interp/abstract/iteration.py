@@ -106,7 +106,8 @@ def _iterator_elements(
         first = start.value if isinstance(start, va.Const) and isinstance(start.value, int) else 0
         inner, kind, count = _elements(m, first_known(over.over[0]), turns, node)
         pairs = [
-            m.sequence((va.Const(None, first + i, va.Counter()), e), None, va.Kind.TUPLE) for i, e in enumerate(inner)
+            m.sequence((va.Const(None, first + i, va.Counter()), e), None, va.Kind.TUPLE)
+            for i, e in enumerate(inner)
         ]
         return pairs, kind, count
     if name == "zip":
@@ -122,7 +123,9 @@ def _iterator_elements(
         return rows, kind, min(counts) if counts else None
     if name == "generator":
         return [va.UNKNOWN] * turns, LoopKind.UNKNOWN, None
-    inner, kind, count = _elements(m, first_known(over.over[0]), turns, node) if over.over else ([], LoopKind.UNKNOWN, None)
+    inner, kind, count = (
+        _elements(m, first_known(over.over[0]), turns, node) if over.over else ([], LoopKind.UNKNOWN, None)
+    )
     if name in ("iter", "reversed", "sorted", "tqdm", "cycle"):
         return inner, kind, None if name == "cycle" else count
     if name == "islice":
@@ -136,7 +139,13 @@ def _list_elements(
     m: Machine, over: va.Obj, turns: int, node: nd.Node
 ) -> tuple[Sequence[va.Value], LoopKind, int | None]:
     items = m.items(over)
-    kind = LoopKind.CHUNKS if "chunks" in over.traits else LoopKind.MODULES if "modules" in over.traits else LoopKind.LIST
+    kind = (
+        LoopKind.CHUNKS
+        if "chunks" in over.traits
+        else LoopKind.MODULES
+        if "modules" in over.traits
+        else LoopKind.LIST
+    )
     if "chunks" in over.traits or m.state.get(("open", over.id)):
         if not items:
             return [element(m, over, node)] * turns, kind, None
@@ -163,10 +172,10 @@ def element(m: Machine, over: va.Value, node: nd.Node) -> va.Value:
             return _iterator_element(m, over, node)
         items = [*m.items(over), *(m.entries(over).values() if over.kind is not va.Kind.DICT else ())]
         if items:
-            out = items[0]
+            joined = items[0]
             for other in items[1:]:
-                out = join_values(out, other)
-            return out
+                joined = join_values(joined, other)
+            return joined
         if over.cls is not None:
             found = _own_iteration(m, over, node)
             if found is not None:
@@ -174,7 +183,12 @@ def element(m: Machine, over: va.Value, node: nd.Node) -> va.Value:
         if "options" in over.traits:
             return va.unknown(f"{over.symbol}[]")
         if over.kind in (
-            va.Kind.LOADER, va.Kind.OPAQUE, va.Kind.MODULE, va.Kind.DATASET, va.Kind.INSTANCE, va.Kind.LIST,
+            va.Kind.LOADER,
+            va.Kind.OPAQUE,
+            va.Kind.MODULE,
+            va.Kind.DATASET,
+            va.Kind.INSTANCE,
+            va.Kind.LIST,
         ):
             return m.child(over, "[]")
     return va.unknown(None, taint=m.taint(over))
@@ -184,7 +198,9 @@ def _iterator_element(m: Machine, over: va.Obj, node: nd.Node) -> va.Value:
     if over.type_name == "zip":
         return m.sequence([element(m, o, node) for o in over.over], None, va.Kind.TUPLE)
     if over.type_name == "enumerate":
-        return m.sequence([va.unknown(None, varies=True), element(m, over.over[0], node)], None, va.Kind.TUPLE)
+        return m.sequence(
+            [va.unknown(None, varies=True), element(m, over.over[0], node)], None, va.Kind.TUPLE
+        )
     if over.type_name == "range":
         return va.unknown(None, varies=True)
     if over.type_name == "generator":

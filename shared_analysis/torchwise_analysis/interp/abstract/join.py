@@ -84,7 +84,7 @@ def union(members: list[va.Value], evidence: va.Link | None) -> va.Value:
 def join_tensors(a: va.Tensor, b: va.Tensor) -> va.Tensor:
     """Either tensor: may-facts are united, what both agree on is kept."""
     lead = a if a.passes or not b.passes else b
-    if not a.passes and b.passes or not b.passes and a.passes:
+    if (not a.passes and b.passes) or (not b.passes and a.passes):
         factors, reduction = lead.factors, lead.reduction
     else:
         factors = a.factors & b.factors if a.factors and b.factors else a.factors or b.factors

@@ -24,13 +24,13 @@ class Limits:
     worlds: int = 4
 
 
-class OutOfFuel(Exception):
+class OutOfFuelError(Exception):
     """Visits are spent; what was recorded so far stays."""
 
 
-class Stopped(Exception):
+class StoppedError(Exception):
     """The caller asked to stop."""
 
 
-class DeadPath(Exception):
-    """The path ends here: a callee never returns, so the rest of the statement does not happen."""
+class DeadPathError(Exception):
+    """The path ends here: a callee never returns."""

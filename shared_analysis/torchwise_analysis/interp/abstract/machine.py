@@ -15,7 +15,7 @@ from torchwise_analysis.interp.abstract import events as ev
 from torchwise_analysis.interp.abstract import values as va
 from torchwise_analysis.interp.abstract.frames import OUTSIDE, Frame, Scopes, World
 from torchwise_analysis.interp.abstract.join import join, join_values
-from torchwise_analysis.interp.abstract.limits import DeadPath, Limits, OutOfFuel, Stopped
+from torchwise_analysis.interp.abstract.limits import DeadPathError, Limits, OutOfFuelError, StoppedError
 from torchwise_analysis.interp.abstract.loops import Caller, Loop, LoopKind, LoopPath, Turn, inside
 from torchwise_analysis.interp.abstract.relevance import Relevance
 from torchwise_analysis.interp.abstract.state import MISSING, Facts, State
@@ -32,6 +32,7 @@ NOT_RECORDING = frozenset([False])
 
 _NOWHERE = Place("", nd.Span(0, 0, 0, 0))
 _NO_ENTRY = ev.Entry("module", "<module>", _NOWHERE)
+
 
 class Hook(NamedTuple):
     """A method that a framework calls: under which grad mode, whether it trains by itself, where it belongs."""
@@ -62,9 +63,13 @@ class Meanings(Protocol):
         self, m: Machine, receiver: va.Value, name: str, value: va.Value, node: nd.Node
     ) -> bool: ...
 
-    def kept_attribute(self, m: Machine, receiver: va.Obj, name: str, value: va.Value, node: nd.Node) -> None: ...
+    def kept_attribute(
+        self, m: Machine, receiver: va.Obj, name: str, value: va.Value, node: nd.Node
+    ) -> None: ...
 
-    def set_item(self, m: Machine, receiver: va.Value, index: va.Value, value: va.Value, node: nd.Node) -> bool: ...
+    def set_item(
+        self, m: Machine, receiver: va.Value, index: va.Value, value: va.Value, node: nd.Node
+    ) -> bool: ...
 
     def host_sync(self, m: Machine, value: va.Tensor, node: nd.Node, how: str) -> None: ...
 
@@ -78,7 +83,9 @@ class Meanings(Protocol):
 
     def hook(self, m: Machine, obj: va.Obj, name: str) -> Hook | None: ...
 
-    def hook_returned(self, m: Machine, hook: Hook, obj: va.Obj, function: va.Function, value: va.Value) -> None: ...
+    def hook_returned(
+        self, m: Machine, hook: Hook, obj: va.Obj, function: va.Function, value: va.Value
+    ) -> None: ...
 
 
 Evaluate = Callable[["Machine", Any], va.Value]
@@ -88,10 +95,21 @@ Execute = Callable[["Machine", Any], None]
 class Counts:
     """Honest silence, while it is counted."""
 
-    __slots__ = ("cut", "dead_paths", "failed", "lost", "not_analysed", "skipped", "unknown_backwards", "unknown_calls")
+    __slots__ = (
+        "cut",
+        "dead_paths",
+        "failed",
+        "lost",
+        "not_analysed",
+        "skipped",
+        "unknown_backwards",
+        "unknown_calls",
+    )
 
     def __init__(self) -> None:
-        self.dead_paths = self.skipped = self.cut = self.unknown_backwards = self.unknown_calls = self.lost = 0
+        self.dead_paths = self.skipped = self.cut = self.unknown_backwards = self.unknown_calls = (
+            self.lost
+        ) = 0
         self.failed: list[str] = []
         self.not_analysed: list[tuple[Place, str]] = []
 
@@ -180,12 +198,12 @@ class Machine:
         """The value of an expression."""
         self.visits += 1
         if self.visits >= self.cap:
-            raise OutOfFuel
+            raise OutOfFuelError
         if self.nesting > self.limits.nesting:
             self.counts.cut += 1
             return va.UNKNOWN
         if not self.visits & 2047 and self.stop():
-            raise Stopped
+            raise StoppedError
         self.nesting += 1
         try:
             return self.expressions[type(node)](self, node)
@@ -205,9 +223,9 @@ class Machine:
                     break
                 self.visits += 1
                 if self.visits >= self.cap:
-                    raise OutOfFuel
+                    raise OutOfFuelError
                 self.statements[type(statement)](self, statement)
-        except DeadPath:
+        except DeadPathError:
             self.counts.dead_paths += 1
             self.alive = False
         finally:
@@ -223,7 +241,7 @@ class Machine:
         for branch in branches:
             try:
                 value = branch()
-            except DeadPath as error:
+            except DeadPathError as error:
                 dead, self.alive = error, False
                 value = None
             if self.alive:
@@ -299,7 +317,7 @@ class Machine:
         place = where if isinstance(where, Place) else self.place(where)
         event = event_type(len(self.events), place, self.scene(), **fields)
         if len(self.events) >= self.limits.events:
-            raise OutOfFuel
+            raise OutOfFuelError
         self.events.append(event)
         return event
 
@@ -445,7 +463,9 @@ class Machine:
 
         origin = va.Origin.PART
         if kind is None:
-            kind, origin = (va.Kind.OPAQUE, va.Origin.PART) if name[:1] == "[" else beliefs.guess(name, frozenset())
+            kind, origin = (
+                (va.Kind.OPAQUE, va.Origin.PART) if name[:1] == "[" else beliefs.guess(name, frozenset())
+            )
             if obj.kind is va.Kind.MODULE and kind is va.Kind.OPAQUE and name[:1] != "[":
                 plain = name in ("device", "config", "dtype", "hparams", "cfg", "args", "logger", "trainer")
                 kind = va.Kind.OPAQUE if plain else va.Kind.MODULE
@@ -630,7 +650,9 @@ class Machine:
         self.passes[pass_] = Pass(pass_, event, {module.id}, set(event.inputs), through == "loss")
         return pass_
 
-    def attach(self, pass_: int | None, values: Iterable[va.Value], node: nd.Node | None, **fields: Any) -> va.Tensor:
+    def attach(
+        self, pass_: int | None, values: Iterable[va.Value], node: nd.Node | None, **fields: Any
+    ) -> va.Tensor:
         """The tensor that an operation on `values` gives: it carries their graphs and that of the pass."""
         passes: set[int] = set()
         tokens: set[va.Token] = set()
@@ -739,8 +761,12 @@ class Machine:
         """Engines that own a module behind the passes of this value."""
         if not self.engines:
             return []
-        modules = {o for p in self.passes_of((value,)) for q in self.passes[p].modules for o in self.lineage(q)}
-        return list({self.engines[o].id: self.engines[o] for o in sorted(modules) if o in self.engines}.values())
+        modules = {
+            o for p in self.passes_of((value,)) for q in self.passes[p].modules for o in self.lineage(q)
+        }
+        return list(
+            {self.engines[o].id: self.engines[o] for o in sorted(modules) if o in self.engines}.values()
+        )
 
     def _sources_too(self, passes: frozenset[int], modules: set[int] | None) -> set[int] | None:
         """Modules reached, or None when a pass of an unknown thing may lead anywhere."""
@@ -761,7 +787,9 @@ class Machine:
             if not quiet:
                 self.emit(ev.Clear, node, optimizer=optimizer, before=before, how=how)
 
-    def clear_module(self, node: nd.Node | Place, roots: Iterable[int], how: str = "module", quiet: bool = False) -> None:
+    def clear_module(
+        self, node: nd.Node | Place, roots: Iterable[int], how: str = "module", quiet: bool = False
+    ) -> None:
         self.clear(node, self.reached_optimizers(set(roots)), how, quiet)
 
     def step(
@@ -775,7 +803,9 @@ class Machine:
         if self.scopes.sync == NOT_RECORDING and optimizer.id in self.prepared:
             return
         before = self.gradients(optimizer)
-        self.emit(ev.Step, node, optimizer=optimizer, before=before, via=via, scaler=scaler, arguments=arguments)
+        self.emit(
+            ev.Step, node, optimizer=optimizer, before=before, via=via, scaler=scaler, arguments=arguments
+        )
         after = frozenset(
             va.Atom(applied=True) if a.sites or a.applied else replace(a, lost=frozenset()) for a in before
         )
@@ -816,7 +846,9 @@ class Machine:
                 self.escape(item, node, callee, pure, depth + 1)
             return
         if kind in (va.Kind.MODULE, va.Kind.OPAQUE, va.Kind.INSTANCE):
-            if ("mode", obj.id) in self.state.facts or any(obj.id in self.lineage(o) for o in self.mode_keys()):
+            if ("mode", obj.id) in self.state.facts or any(
+                obj.id in self.lineage(o) for o in self.mode_keys()
+            ):
                 self.set_mode(obj, frozenset([va.Mode("unknown")]))
             self.raise_version(obj)
             if kind is va.Kind.MODULE:
@@ -909,7 +941,12 @@ class Machine:
         )
 
     def push(
-        self, holder: va.Obj, values: Iterable[va.Value], node: nd.Node, how: str, value_node: nd.Node | None = None
+        self,
+        holder: va.Obj,
+        values: Iterable[va.Value],
+        node: nd.Node,
+        how: str,
+        value_node: nd.Node | None = None,
     ) -> None:
         """Values are added to a container."""
         added = list(values)
@@ -959,7 +996,9 @@ def _add_backward(atom: va.Atom, place: Place, scaled: bool) -> va.Atom:
 
 
 def _clear(atom: va.Atom) -> va.Atom:
-    lost = frozenset(site for site, _ in atom.sites) if atom.sites and not atom.applied else frozenset[Place]()
+    lost = (
+        frozenset(site for site, _ in atom.sites) if atom.sites and not atom.applied else frozenset[Place]()
+    )
     return va.Atom(lost=lost)
 
 
@@ -968,11 +1007,22 @@ def turn_loops(loops: LoopPath) -> Iterator[Loop]:
         yield turn.loop
 
 
-def first_known(value: va.Value) -> va.Value:
+def first_known(value: va.Value | None) -> va.Value:
     """The most telling alternative of a union: objects before tensors before unknowns."""
+    if value is None:
+        return va.UNKNOWN
     if not isinstance(value, va.Union):
         return value
-    for kind in (va.Obj, va.StateDict, va.Tensor, va.Function, va.Parameters, va.Class, va.Library, va.Unknown):
+    for kind in (
+        va.Obj,
+        va.StateDict,
+        va.Tensor,
+        va.Function,
+        va.Parameters,
+        va.Class,
+        va.Library,
+        va.Unknown,
+    ):
         for member in value.values:
             if isinstance(member, kind):
                 return member

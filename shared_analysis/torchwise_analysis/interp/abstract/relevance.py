@@ -14,31 +14,165 @@ from torchwise_analysis.names.project import Project
 from torchwise_analysis.source import nodes as nd
 
 _STRONG = frozenset(
-    """backward zero_grad no_grad inference_mode set_grad_enabled enable_grad state_dict load_state_dict DataLoader
-    ModuleList ModuleDict Sequential parameters named_parameters cross_entropy CrossEntropyLoss DistributedSampler
-    init_process_group DistributedDataParallel DDP FSDP FullyShardedDataParallel fully_shard autograd
-    register_forward_hook clip_grad_norm_ clip_grad_value_ GradScaler autocast Accelerator Fabric softmax sigmoid
-    log_softmax lr_scheduler requires_grad_ requires_grad LightningModule all_reduce barrier all_gather set_epoch
-    manual_seed manual_backward empty_cache unscale_ no_sync retain_graph create_graph dropout get_worker_info
-    functional_call get_rank get_world_size Subset batch_sampler clip_gradients kl_div nll_loss
-    binary_cross_entropy BCEWithLogitsLoss""".split()
+    [
+        "backward",
+        "zero_grad",
+        "no_grad",
+        "inference_mode",
+        "set_grad_enabled",
+        "enable_grad",
+        "state_dict",
+        "load_state_dict",
+        "DataLoader",
+        "ModuleList",
+        "ModuleDict",
+        "Sequential",
+        "parameters",
+        "named_parameters",
+        "cross_entropy",
+        "CrossEntropyLoss",
+        "DistributedSampler",
+        "init_process_group",
+        "DistributedDataParallel",
+        "DDP",
+        "FSDP",
+        "FullyShardedDataParallel",
+        "fully_shard",
+        "autograd",
+        "register_forward_hook",
+        "clip_grad_norm_",
+        "clip_grad_value_",
+        "GradScaler",
+        "autocast",
+        "Accelerator",
+        "Fabric",
+        "softmax",
+        "sigmoid",
+        "log_softmax",
+        "lr_scheduler",
+        "requires_grad_",
+        "requires_grad",
+        "LightningModule",
+        "all_reduce",
+        "barrier",
+        "all_gather",
+        "set_epoch",
+        "manual_seed",
+        "manual_backward",
+        "empty_cache",
+        "unscale_",
+        "no_sync",
+        "retain_graph",
+        "create_graph",
+        "dropout",
+        "get_worker_info",
+        "functional_call",
+        "get_rank",
+        "get_world_size",
+        "Subset",
+        "batch_sampler",
+        "clip_gradients",
+        "kl_div",
+        "nll_loss",
+        "binary_cross_entropy",
+        "BCEWithLogitsLoss",
+    ]
 )
 # These count only in a function that also speaks of one of the subjects.
 _WEAK = frozenset(
-    "train eval step save load deepcopy detach gather broadcast initialize Module Linear Parameter optim half forward".split()
+    [
+        "train",
+        "eval",
+        "step",
+        "save",
+        "load",
+        "deepcopy",
+        "detach",
+        "gather",
+        "broadcast",
+        "initialize",
+        "Module",
+        "Linear",
+        "Parameter",
+        "optim",
+        "half",
+        "forward",
+    ]
 )
-_SUBJECTS = frozenset("torch nn model net optimizer optimizers accelerator fabric engine trainer scheduler network".split())
+_SUBJECTS = frozenset(
+    [
+        "torch",
+        "nn",
+        "model",
+        "net",
+        "optimizer",
+        "optimizers",
+        "accelerator",
+        "fabric",
+        "engine",
+        "trainer",
+        "scheduler",
+        "network",
+    ]
+)
 # Methods of containers, loggers and files: a project function of that name is not meant by them.
 _COMMON = frozenset(
-    """update get append items keys values pop copy add clear close write read join split format index count run start
-    stop print log info reset size to extend insert remove sort strip replace main setup name path open load save
-    __init__ __call__ __getitem__ __len__ __repr__ __iter__ __enter__ __exit__""".split()
+    [
+        "update",
+        "get",
+        "append",
+        "items",
+        "keys",
+        "values",
+        "pop",
+        "copy",
+        "add",
+        "clear",
+        "close",
+        "write",
+        "read",
+        "join",
+        "split",
+        "format",
+        "index",
+        "count",
+        "run",
+        "start",
+        "stop",
+        "print",
+        "log",
+        "info",
+        "reset",
+        "size",
+        "to",
+        "extend",
+        "insert",
+        "remove",
+        "sort",
+        "strip",
+        "replace",
+        "main",
+        "setup",
+        "name",
+        "path",
+        "open",
+        "load",
+        "save",
+        "__init__",
+        "__call__",
+        "__getitem__",
+        "__len__",
+        "__repr__",
+        "__iter__",
+        "__enter__",
+        "__exit__",
+    ]
 )
 
 
 def has_effect(names: frozenset[str] | set[str]) -> bool:
     """May a body that mentions these names itself do something that a rule looks at?"""
-    return not _STRONG.isdisjoint(names) or not _WEAK.isdisjoint(names) and not _SUBJECTS.isdisjoint(names)
+    return not _STRONG.isdisjoint(names) or (not _WEAK.isdisjoint(names) and not _SUBJECTS.isdisjoint(names))
 
 
 _SMALL = 40  # nodes; running such a function is cheaper than doubting

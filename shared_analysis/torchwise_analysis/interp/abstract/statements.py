@@ -11,8 +11,8 @@ from torchwise_analysis.interp.abstract import events as ev
 from torchwise_analysis.interp.abstract import values as va
 from torchwise_analysis.interp.abstract.frames import Frame
 from torchwise_analysis.interp.abstract.join import join, join_values
-from torchwise_analysis.interp.abstract.limits import DeadPath
-from torchwise_analysis.interp.abstract.loops import LoopKind, Turn
+from torchwise_analysis.interp.abstract.limits import DeadPathError
+from torchwise_analysis.interp.abstract.loops import Loop, LoopKind, Turn
 from torchwise_analysis.interp.abstract.machine import Execute, Machine, first_known
 from torchwise_analysis.interp.core.mro import InconsistentMro, linearize
 from torchwise_analysis.source import nodes as nd
@@ -73,7 +73,12 @@ def aug_assign(m: Machine, node: nd.AugAssign) -> None:
         result = value
     else:
         result = expressions.operate(m, node.op, old, value, node)
-    if isinstance(result, va.Const) and isinstance(result.value, int) and not isinstance(result.value, bool) and m.loops:
+    if (
+        isinstance(result, va.Const)
+        and isinstance(result.value, int)
+        and not isinstance(result.value, bool)
+        and m.loops
+    ):
         result = va.Const(None, result.value, va.Counter())
     expressions.assign(m, node.target, result, node, node.value)
 
@@ -182,7 +187,7 @@ def match(m: Machine, node: nd.Match) -> None:
         if fits is False:
             continue
         branches.append(_case(m, case, subject))
-        if fits is True and case.guard is None or _is_wild(case.pattern) and case.guard is None:
+        if (fits is True and case.guard is None) or (_is_wild(case.pattern) and case.guard is None):
             closed = True
             break
     if not closed:
@@ -351,7 +356,7 @@ def while_(m: Machine, node: nd.While) -> None:
 
 
 def _loop(
-    m: Machine, body: nd.Block, loop: object, turns: list[Callable[[], bool]], endless: bool = False
+    m: Machine, body: nd.Block, loop: Loop, turns: list[Callable[[], bool]], endless: bool = False
 ) -> None:
     """Run a body once for each turn; `break` and `continue` join at the end of the loop and of the turn."""
     frame = m.frames[-1]
@@ -363,7 +368,7 @@ def _loop(
     try:
         for index, prepare in enumerate(turns):
             frame.continues = []
-            m.loops = (*outer, Turn(cast("expressions.Loop", loop), index))
+            m.loops = (*outer, Turn(loop, index))
             m.guards = guards
             if not prepare():
                 break
@@ -458,6 +463,11 @@ def _enter_items(m: Machine, node: nd.With, index: int) -> None:
     if isinstance(context, va.Context):
         m.with_scopes(contexts.inside(m, m.scopes, context), lambda: _enter_items(m, node, index + 1))
         return
+    if not isinstance(context, va.Obj) and _is_written_like_grad_mode(item.context):
+        # Where the name comes from is lost (a star import): whether autograd records is not known either.
+        scopes = m.scopes._replace(grad=frozenset([True, False]))
+        m.with_scopes(scopes, lambda: _enter_items(m, node, index + 1))
+        return
     before = leaving(m)
     _enter_items(m, node, index + 1)
     if isinstance(context, va.Obj) and context.cls is not None:
@@ -467,6 +477,12 @@ def _enter_items(m: Machine, node: nd.With, index: int) -> None:
             replay(m, before, lambda: _ignore(calls.call_value(m, own, nones, item)))
             if m.alive:
                 calls.call_value(m, own, nones, item)
+
+
+def _is_written_like_grad_mode(node: nd.Expr) -> bool:
+    func = node.func if isinstance(node, nd.Call) else node
+    written = func.attr if isinstance(func, nd.Attribute) else func.id if isinstance(func, nd.Name) else ""
+    return written in ("no_grad", "inference_mode", "set_grad_enabled")
 
 
 def _ignore(value: object) -> None:
@@ -507,7 +523,7 @@ def _enter_generator(m: Machine, node: nd.With, index: int, context: va.Context)
             del frame.exits[before:]
             m.alive = True
         elif not m.alive:
-            raise DeadPath
+            raise DeadPathError
         return va.UNKNOWN
 
     calls.call_function(m, function, context.arguments, node, on_yield=on_yield)
@@ -545,7 +561,7 @@ def decorated(m: Machine, function: va.Function) -> va.Value:
         elif isinstance(callee, va.Function):
             try:
                 result = first_known(calls.call_value(m, callee, va.Arguments((value,)), decorator))
-            except DeadPath:
+            except DeadPathError:
                 m.alive = True
                 continue
             if isinstance(result, va.Function):

@@ -165,14 +165,38 @@ def body_facts(body: nd.Block) -> BodyFacts:
 
 # What makes it matter that two tests of one flag agree: they guard what rules follow.
 _WORLDLY = frozenset(
-    """backward step zero_grad eval no_grad inference_mode set_grad_enabled enable_grad autocast scale unscale_
-    clip_grad_norm_ clip_grad_value_ DistributedSampler DistributedDataParallel DDP no_sync grad requires_grad
-    softmax sigmoid log_softmax accumulate""".split()
+    [
+        "backward",
+        "step",
+        "zero_grad",
+        "eval",
+        "no_grad",
+        "inference_mode",
+        "set_grad_enabled",
+        "enable_grad",
+        "autocast",
+        "scale",
+        "unscale_",
+        "clip_grad_norm_",
+        "clip_grad_value_",
+        "DistributedSampler",
+        "DistributedDataParallel",
+        "DDP",
+        "no_sync",
+        "grad",
+        "requires_grad",
+        "softmax",
+        "sigmoid",
+        "log_softmax",
+        "accumulate",
+    ]
 )
 
 
 def _guards_effect(node: nd.If | nd.IfExp) -> bool:
-    branches: tuple[nd.Node, ...] = (*node.body, *node.orelse) if isinstance(node, nd.If) else (node.body, node.orelse)
+    branches: tuple[nd.Node, ...] = (
+        (*node.body, *node.orelse) if isinstance(node, nd.If) else (node.body, node.orelse)
+    )
     for branch in branches:
         for inner in walk(branch):
             if isinstance(inner, nd.Attribute) and inner.attr in _WORLDLY:
@@ -227,7 +251,20 @@ def _names(node: nd.Expr) -> set[str]:
 
 
 # A test of a counter opens a window when what it guards belongs to the optimisation loop.
-_WINDOW_PARTS = ("step", "grad", "zero", "update", "optim", "sync", "eval", "valid", "test", "backward", "train", "flush")
+_WINDOW_PARTS = (
+    "step",
+    "grad",
+    "zero",
+    "update",
+    "optim",
+    "sync",
+    "eval",
+    "valid",
+    "test",
+    "backward",
+    "train",
+    "flush",
+)
 
 
 def _opens_window(node: nd.If | nd.IfExp) -> bool:
@@ -237,7 +274,13 @@ def _opens_window(node: nd.If | nd.IfExp) -> bool:
         for inner in walk(branch):
             if isinstance(inner, nd.Continue):
                 return True
-            name = inner.attr if isinstance(inner, nd.Attribute) else inner.id if isinstance(inner, nd.Name) else ""
+            name = (
+                inner.attr
+                if isinstance(inner, nd.Attribute)
+                else inner.id
+                if isinstance(inner, nd.Name)
+                else ""
+            )
             if name and any(part in name.lower() for part in _WINDOW_PARTS):
                 return True
     return False
@@ -293,7 +336,9 @@ def _is_docstring(statement: nd.Stmt) -> bool:
 
 
 _FIELDS: dict[type, tuple[str, ...]] = {}
-_LEAVES = frozenset(["span", "scope", "header", "op", "ops", "id", "attr", "name", "key", "line", "is_async", "kind"])
+_LEAVES = frozenset(
+    ["span", "scope", "header", "op", "ops", "id", "attr", "name", "key", "line", "is_async", "kind"]
+)
 
 
 def _fields(kind: type) -> tuple[str, ...]:

@@ -10,11 +10,39 @@ from torchwise_analysis.interp.abstract.machine import Machine, first_known
 from torchwise_analysis.interp.abstract.static import BodyFacts
 from torchwise_analysis.source import nodes as nd
 
-_OPTIONS = frozenset("args cfg config configs opt opts options hparams hps flags conf params params_dict settings".split())
-_OPTIMIZER_ATTRIBUTES = frozenset(
-    "step zero_grad param_groups state_dict load_state_dict state add_param_group defaults train eval".split()
+_OPTIONS = frozenset(
+    [
+        "args",
+        "cfg",
+        "config",
+        "configs",
+        "opt",
+        "opts",
+        "options",
+        "hparams",
+        "hps",
+        "flags",
+        "conf",
+        "params",
+        "params_dict",
+        "settings",
+    ]
 )
-_RANKS = frozenset("rank local_rank global_rank world_size world gpu_id".split())
+_OPTIMIZER_ATTRIBUTES = frozenset(
+    [
+        "step",
+        "zero_grad",
+        "param_groups",
+        "state_dict",
+        "load_state_dict",
+        "state",
+        "add_param_group",
+        "defaults",
+        "train",
+        "eval",
+    ]
+)
+_RANKS = frozenset(["rank", "local_rank", "global_rank", "world_size", "world", "gpu_id"])
 _PLAIN = frozenset(["int", "float", "str", "bool", "bytes"])
 
 
@@ -63,13 +91,26 @@ def argument(m: Machine, param: nd.Param, facts: BodyFacts) -> va.Value:
     return believed(m, kind, origin, name, param)
 
 
-def believed(m: Machine, kind: va.Kind, origin: va.Origin, name: str, node: nd.Node | None, type_name: str = "") -> va.Obj:
+def believed(
+    m: Machine, kind: va.Kind, origin: va.Origin, name: str, node: nd.Node | None, type_name: str = ""
+) -> va.Obj:
     """An object of which only the kind is believed."""
-    traits = frozenset(["options"]) if kind is va.Kind.OPAQUE and name.strip("_").lower() in _OPTIONS else frozenset[str]()
+    traits = (
+        frozenset(["options"])
+        if kind is va.Kind.OPAQUE and name.strip("_").lower() in _OPTIONS
+        else frozenset[str]()
+    )
     link = None
     if node is not None and origin is not va.Origin.UNSEEN:
-        link = m.link(node, f"`{name}` is taken for a {kind.value} {origin.value}", None, origin is not va.Origin.ANNOTATED)
-    obj = va.Obj(link, m.fresh_id(), kind, type_name, None, name, None, (), va.NO_ARGUMENTS, origin, name, (), traits)
+        link = m.link(
+            node,
+            f"`{name}` is taken for a {kind.value} {origin.value}",
+            None,
+            origin is not va.Origin.ANNOTATED,
+        )
+    obj = va.Obj(
+        link, m.fresh_id(), kind, type_name, None, name, None, (), va.NO_ARGUMENTS, origin, name, (), traits
+    )
     m.register(obj)
     if kind is va.Kind.MODULE:
         m.put_mode(obj.id, frozenset([va.Mode("unknown")]))
