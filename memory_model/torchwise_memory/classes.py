@@ -26,6 +26,7 @@ from torchwise_memory.operators.registry import Function, function_of
 from torchwise_memory.optimizers.scaling import SCHEDULES, CudaGradScaler, GradScaler, Scheduler
 from torchwise_memory.optimizers.third_party import THIRD_PARTY
 from torchwise_memory.optimizers.torch_optim import TORCH_OPTIMIZERS
+from torchwise_memory.policies.fsdp import FSDP, fsdp_functions
 
 _MODULES: tuple[type[Module], ...] = (
     Module,
@@ -46,6 +47,13 @@ _ALIASES: dict[str, tuple[str, ...]] = {
     "torch.nn.parallel.DistributedDataParallel": (
         "torch.nn.parallel.distributed.DistributedDataParallel",
         "apex.parallel.DistributedDataParallel",
+    ),
+    "torch.distributed.fsdp.FullyShardedDataParallel": (
+        "torch.distributed.fsdp.fully_sharded_data_parallel.FullyShardedDataParallel",
+    ),
+    "torch.distributed.fsdp.MixedPrecision": (
+        "torch.distributed.fsdp.fully_sharded_data_parallel.MixedPrecision",
+        "torch.distributed.fsdp.api.MixedPrecision",
     ),
     "torch.amp.GradScaler": ("torch.amp.grad_scaler.GradScaler",),
     "torch.cuda.amp.GradScaler": ("torch.cuda.amp.grad_scaler.GradScaler",),
@@ -93,7 +101,7 @@ def _defined_in() -> dict[str, tuple[str, ...]]:
 
 def _classes() -> dict[str, NativeClass]:
     others: tuple[Any, ...] = (GradScaler, CudaGradScaler, Scheduler, PackedSequence, Handle)
-    everything: tuple[Any, ...] = (*_MODULES, *TORCH_OPTIMIZERS, *THIRD_PARTY, *others)
+    everything: tuple[Any, ...] = (*_MODULES, *TORCH_OPTIMIZERS, *THIRD_PARTY, *FSDP, *others)
     hosts: dict[type[Any], str] = {host: host.native_name for host in everything}
     table: dict[str, NativeClass] = {}
     for host, name in hosts.items():
@@ -117,6 +125,7 @@ def _functions() -> dict[str, Function]:
     return {
         **init_functions(),
         **utility_functions(),
+        **fsdp_functions(),
         **{
             f"torch.nn.utils.rnn.{call.__name__}": function_of(f"torch.nn.utils.rnn.{call.__name__}", call)
             for call in (pack_padded_sequence, pad_packed_sequence)

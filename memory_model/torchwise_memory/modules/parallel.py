@@ -16,7 +16,7 @@ from torchwise_memory.runtime.world import World
 MIB = 1 << 20
 
 
-class _Wrapper(Module):
+class Wrapper(Module):
     """Forward is that of the wrapped module."""
 
     def wrap(self, module: Module) -> None:
@@ -26,7 +26,7 @@ class _Wrapper(Module):
         return self.run(w, "module", *inputs, **kwargs)
 
 
-class DataParallel(_Wrapper):
+class DataParallel(Wrapper):
     """On one card the module itself; on several, replicas per step, which only the first card's peak sees."""
 
     native_name = "torch.nn.DataParallel"
@@ -38,7 +38,7 @@ class DataParallel(_Wrapper):
         w.assume("DataParallel on one card: no replicas, no gathered outputs")
 
 
-class DistributedDataParallel(_Wrapper):
+class DistributedDataParallel(Wrapper):
     """Gradients are reduced in flat buckets: the first 1 MiB, the others `bucket_cap_mb`, in reverse order.
 
     Buckets stay allocated. With `gradient_as_bucket_view` they are where gradients live; otherwise gradients
@@ -134,7 +134,7 @@ class _BucketViews:
             leaf.grad = moved
 
 
-class AveragedModel(_Wrapper):
+class AveragedModel(Wrapper):
     """`torch.optim.swa_utils.AveragedModel`: a deep copy, averaged in place."""
 
     native_name = "torch.optim.swa_utils.AveragedModel"
@@ -161,7 +161,7 @@ class AveragedModel(_Wrapper):
 
 def unwrapped(module: Module) -> Module:
     """The module below any wrappers."""
-    while isinstance(module, _Wrapper) and module.lookup("module") is not MISSING:
+    while isinstance(module, Wrapper) and module.lookup("module") is not MISSING:
         module = module.child("module")
     return module
 

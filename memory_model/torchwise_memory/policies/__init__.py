@@ -1,0 +1,1 @@
+"""What the runtime consults around modules and gradients: sharding."""
