@@ -58,7 +58,7 @@ def _dunder(name: str) -> Any:
 
 for _name in [name for name in METHODS if name.startswith("__")]:
     setattr(Like, _name, _dunder(_name))
-Like.__iter__ = lambda self: iter(self.bound("__iter__")())
+setattr(Like, "__iter__", lambda self: iter(self.bound("__iter__")()))  # noqa: B010
 
 
 def wrap(w: World, value: Any) -> Any:

@@ -98,24 +98,66 @@ def torch_layer_norm(
     return layer_norm(w, input, normalized_shape, weight, bias, eps)
 
 
+#: First release whose CUDA build has `_fused_rms_norm` (before, and for mixed types, it is a composite).
+FUSED_RMS_NORM_SINCE = (2, 9)
+
+
 @operator("torch.nn.functional.rms_norm", "torch.rms_norm")
 def rms_norm(
-    w: World, input: Tensor, normalized_shape: object, weight: Tensor | None = None, eps: float | None = None
+    w: World,
+    input: Tensor,
+    normalized_shape: object,
+    weight: Tensor | None = None,
+    eps: float | None = None,
 ) -> Tensor:
-    """The composite: fp32 input, its square's mean, two products. Of the autocast class "fp32"."""
+    """Of the autocast class "fp32". Fused: keeps input, one fp32 statistic a row and the weight."""
+    shape = integers(normalized_shape, "torch.nn.functional.rms_norm")
+    if tuple(input.shape[input.ndim - len(shape) :]) != shape:
+        raise Unsupported(
+            "torch.nn.functional.rms_norm", f"{tuple(input.shape)} does not end in {shape}; torch raises here"
+        )
+    x = high(w, input)
+    scale = None if weight is None else high(w, weight)
+    fuses = w.torch_version >= FUSED_RMS_NORM_SINCE and (scale is None or scale.dtype is x.dtype)
+    if fuses and x.device.on_card:
+        return _fused_rms_norm(w, x, shape, scale)
+    return _composite_rms_norm(w, x, shape, scale)
+
+
+def _fused_rms_norm(w: World, input: Tensor, shape: Shape, weight: Tensor | None) -> Tensor:
+    x = contiguous(w, input)
+    rows = (*x.shape[: x.ndim - len(shape)], *(1 for _ in shape))
+    result = w.new(x.shape, x.dtype, "rms_norm", x.storage.device)
+    rstd = w.new(rows, _statistics_dtype(x), "rms_norm rstd", x.storage.device)
+    record(w, "rms_norm", (x, weight), (x, rstd, weight), _RmsNormBack(x, weight), result)
+    return result
+
+
+class _RmsNormBack(_NormBack):
+    """As of layer norm, without a bias."""
+
+    __slots__ = ()
+
+    def __init__(self, input: Tensor, weight: Tensor | None) -> None:
+        super().__init__("rms_norm_backward", input, weight, None, True)
+
+    def __call__(self, w: World, saved: Saved, gradients: Gradients) -> Gradients:
+        return super().__call__(w, saved, gradients)[:2]
+
+
+def _composite_rms_norm(w: World, input: Tensor, shape: Shape, weight: Tensor | None) -> Tensor:
+    """fp32 input, its square's mean, two products."""
     from .pointwise import UNARY, add, apply_unary, mul, pow
     from .reductions import mean
 
-    shape = integers(normalized_shape, "torch.nn.functional.rms_norm")
-    source = high(w, input)
-    x = cast(w, source, dtypes.float32) if source.dtype in dtypes.HALF_TYPES else source
+    x = cast(w, input, dtypes.float32) if input.dtype in dtypes.HALF_TYPES else input
     dims = list(range(x.ndim - len(shape), x.ndim))
     scale = apply_unary(w, UNARY["rsqrt"], add(w, mean(w, pow(w, x, 2), dims, True), 1e-5))
     result = mul(w, x, scale)
     del scale
     if weight is not None:
         result = mul(w, result, weight)
-    return cast(w, result, source.dtype)
+    return cast(w, result, input.dtype)
 
 
 @operator("torch.nn.functional.group_norm")

@@ -71,6 +71,7 @@ class _Run:
     ) -> list[Tensor | None]:
         w = self.w
         edges = [_root_edge(root) for root in roots]
+        held: list[Tensor] = []
         self._count_dependencies([edge[0] for edge in edges])
         outer = (w.phase, w.grad_enabled, w.autocast_dtype, w.autocast_cpu_dtype)
         w.phase, w.grad_enabled, w.autocast_dtype, w.autocast_cpu_dtype = Phase.BACKWARD, False, None, None
@@ -78,9 +79,11 @@ class _Run:
         try:
             for i, edge in enumerate(edges):
                 given = None if gradients is None else gradients[i]
-                holder = [w.like(roots[i], "ones_like") if given is None else given]
-                del given
-                self._send(edge, holder)
+                first = w.like(roots[i], "ones_like") if given is None else given
+                # The caller of torch's engine holds the first gradients until it returns.
+                held.append(first)
+                self._send(edge, [first])
+                del first
             for vertex in dict.fromkeys(edge[0] for edge in edges):
                 if not self.waiting.get(vertex):
                     self._push(vertex)

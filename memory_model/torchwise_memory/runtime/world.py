@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from .tape import SavePolicy
 
 OPERATOR_FUEL = 50_000
+#: The release whose behaviour is modelled where nothing says which one runs.
+LATEST_TORCH = (2, 13)
 
 #: Called with a leaf whose gradient has just been accumulated (sharding and bucketing policies).
 GradientReady = Callable[["World", Tensor], None]
@@ -32,17 +34,24 @@ class World:
     """One simulated process with one card.
 
     allocator: of the card. sm: compute capability times ten (75 for a T4, 80 for an A100); it decides which
-    attention kernels exist and how large workspaces are. fuel: how many operators may run.
+    attention kernels exist and how large workspaces are. torch_version: (major, minor), for behaviour that changed between releases. fuel: how many operators may run.
 
-    Set from outside while the program runs: `origin`, `module_path`, `phase`. `module_depth` counts the module calls
-    the program is inside of. Set by contexts: `grad_enabled`,
-    `inference_mode`, the autocast fields, `save_policies`. `assumptions` collects sentences for the answer.
+    Set from outside while the program runs: `origin`, `module_path`, `phase`, and `world_size`, the number of
+    processes that share the work. `module_depth` counts the module calls the program is inside of. Set by contexts:
+    `grad_enabled`, `inference_mode`, the autocast fields, `save_policies`. `assumptions` collects sentences for the answer.
     """
 
-    def __init__(self, allocator: Allocator | None = None, sm: int = 80, fuel: int = OPERATOR_FUEL) -> None:
+    def __init__(
+        self,
+        allocator: Allocator | None = None,
+        sm: int = 80,
+        fuel: int = OPERATOR_FUEL,
+        torch_version: tuple[int, int] = LATEST_TORCH,
+    ) -> None:
         self.ledger = Ledger(allocator if allocator is not None else SummingAllocator())
         self.sm = sm
         self.fuel = fuel
+        self.torch_version = torch_version
         self.grad_enabled = True
         self.inference_mode = False
         self.autocast_dtype: DType | None = None
@@ -53,6 +62,7 @@ class World:
         self.save_policies: list[SavePolicy] = []
         self.sequence = 0
         self.module_depth = 0
+        self.world_size = 1
         self.backward_depth = 0
         self.workspaces: dict[str, Storage] = {}
         self.gradient_ready: list[GradientReady] = []
