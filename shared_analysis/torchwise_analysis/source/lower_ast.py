@@ -116,6 +116,9 @@ _COMPARE: dict[type[ast.cmpop], str] = {
     ast.In: "in",
     ast.NotIn: "not in",
 }
+# Terms of one chain of operators: everybody who walks the nodes recurses into them.
+MAX_CHAIN = 400
+
 _COLON_OR_COMMENT = re.compile(r":|#[^\r\n]*")
 
 _Located: TypeAlias = (
@@ -332,10 +335,12 @@ def _starred(lowering: AstLowering, node: ast.Starred) -> Expr:
 
 
 def _binary(lowering: AstLowering, node: ast.BinOp) -> Expr:
-    # a chain `a + b + c + ...` leans left and can be thousands of terms long
+    # a chain `a + b + c + ...` leans left: no recursion for what is not deep to its author
     chain = [node]
     while isinstance(chain[-1].left, ast.BinOp):
         chain.append(chain[-1].left)
+    if len(chain) > MAX_CHAIN:
+        raise SyntaxError("nested too deeply")
     left = lowering.expression(chain[-1].left)
     for link in reversed(chain):
         right = lowering.expression(link.right)

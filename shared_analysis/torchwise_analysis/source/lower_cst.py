@@ -21,6 +21,7 @@ import libcst as cst
 
 from torchwise_analysis.source.lines import BYTE_ORDER_MARK, line_starts
 from torchwise_analysis.source.lower_ast import (
+    MAX_CHAIN,
     bound_names,
     case_span,
     generator_span,
@@ -487,10 +488,12 @@ class CstLowering:
         return self._starred_from(start, node.value)
 
     def _binary(self, node: cst.BinaryOperation, start: int) -> Expr:
-        # a chain `a + b + c + ...` leans left and can be thousands of terms long
+        # a chain `a + b + c + ...` leans left: no recursion for what is not deep to its author
         chain = [node]
         while isinstance(chain[-1].left, cst.BinaryOperation) and not chain[-1].left.lpar:
             chain.append(chain[-1].left)
+        if len(chain) > MAX_CHAIN:
+            raise SyntaxError("nested too deeply")
         left = self.expression(chain[-1].left)
         for link in reversed(chain):
             op = _BINARY[link.operator.__class__]

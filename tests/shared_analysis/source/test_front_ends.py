@@ -45,8 +45,8 @@ def test_equal_nodes_of_snippets(text: str) -> None:
 
 
 def test_equal_nodes_of_library_files() -> None:
-    # LibCST reads no annotation of a target in brackets
-    files = [file for file in library_files() if file.name != "test_grammar.py"]
+    # LibCST reads no annotation of a target in brackets, and `ast` drops comments from `{x = # c}`
+    files = [file for file in library_files() if file.name not in ("test_grammar.py", "test_fstring.py")]
     compared = 0
     for file in random.Random(1).sample(files, len(files) // EVERY):
         text = library_text(file)
@@ -162,8 +162,10 @@ def test_scopes_are_those_of_the_compiler() -> None:
         for table in _tables(symtable.symtable(text, str(file), "exec")):
             # mangled names and the hidden ones of comprehensions are no names of the source
             local = {name for name in table.get_locals() if name[0] not in "._"}
-            own = [scope for scope in by_name.get(table.get_name(), []) if _plain(scope.local) == local]
-            assert own, (file, table.get_name(), local)
+            # since 3.12 the targets of most comprehensions are locals of the function
+            inlined = {name for child in table.get_children() for name in child.get_identifiers()}
+            scopes = [_plain(scope.local) for scope in by_name.get(table.get_name(), [])]
+            assert any(own <= local and local - own <= inlined for own in scopes), (file, table.get_name())
             compared += 1
     assert compared > 100
 
