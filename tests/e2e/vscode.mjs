@@ -22,6 +22,8 @@ const CHROMIUM_FLAGS = [
 const QUIET = {
   'chat.disableAIFeatures': true,
   'editor.minimap.enabled': false,
+  'editor.scrollBeyondLastLine': false,
+  'editor.stickyScroll.enabled': false,
   'extensions.autoCheckUpdates': false,
   'extensions.autoUpdate': false,
   'extensions.ignoreRecommendations': true,
@@ -106,7 +108,7 @@ export async function start({ code, vsix, settings, workspace, keep = false }) {
     args: CHROMIUM_FLAGS,
   });
   const page = context.pages()[0] ?? (await context.newPage());
-  page.setDefaultTimeout(30_000);
+  page.setDefaultTimeout(20_000);
 
   return {
     page,

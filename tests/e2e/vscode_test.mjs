@@ -53,6 +53,7 @@ async function until(what, ms = 15_000) {
 // VS Code draws blanks as U+00A0: compare with \s
 const line = (text) => page.locator('.editor-instance .view-line', { hasText: text });
 const token = (text, word) => line(text).locator('span span', { hasText: word }).first();
+const SQUIGGLE = (where) => `${where} .squiggly-warning, ${where} .squiggly-error`;
 const LENS = /Peak\s[\d.]+\s[MG]iB.*per\sGPU.*fits\sRTX\s4090/;
 
 // a key pressed before the clicked editor has the focus is lost: try again
@@ -76,7 +77,7 @@ async function closeHover() {
 
 try {
   await step('workbench opens', () => code.open('train.py'));
-  await step('squiggle', () => page.waitForSelector('.editor-instance .squiggly-error'));
+  await step('squiggle', () => page.waitForSelector(SQUIGGLE('.editor-instance')));
   await step('code lens with the peak', async () => {
     await page.locator('.codelens-decoration', { hasText: LENS }).waitFor();
     await shot('1-squiggle-and-lens.png');
@@ -90,11 +91,12 @@ try {
   });
   await step('related information', async () => {
     await token(/history\.append\(loss\)/, 'loss').click();
-    await pressUntil('F8', page.locator('.zone-widget .marker-widget'));
-    await page.locator('.zone-widget .related-info-block').first().waitFor();
+    const link = page.getByText(/this\sforward\smakes\sthe\sgraph/).first();
+    await pressUntil('F8', link);
     await page.waitForTimeout(300);
     await shot('3-related.png');
     await page.keyboard.press('Escape');
+    await link.waitFor({ state: 'hidden' });
   });
   await step('hover on the loop tells what is alive', async () => {
     await token(/for\sinputs,\stargets\sin/, 'inputs').hover();
@@ -120,14 +122,14 @@ try {
   await step('fix applied and saved', async () => {
     await page.keyboard.press('Enter');
     await line(/history\.append\(loss\.detach\(\)\)/).waitFor();
-    await page.waitForSelector('.editor-instance .squiggly-error', { state: 'detached' });
+    await page.waitForSelector(SQUIGGLE('.editor-instance'), { state: 'detached' });
     await page.keyboard.press('Control+s');
     await until(() => code.read('train.py').includes('history.append(loss.detach())\n'));
     await shot('7-fixed.png');
   });
   await step('notebook cell: squiggle and lens', async () => {
     await code.open('book.ipynb');
-    await page.waitForSelector('.notebookOverlay .squiggly-error');
+    await page.waitForSelector(SQUIGGLE('.notebookOverlay'));
     await page.locator('.notebookOverlay .codelens-decoration', { hasText: LENS }).waitFor();
     await shot('8-notebook.png');
   });
@@ -136,7 +138,7 @@ try {
     await row.locator('span span', { hasText: 'loss' }).first().click();
     await pressUntil('Control+.', menuItem(FIX));
     await page.keyboard.press('Enter');
-    await page.waitForSelector('.notebookOverlay .squiggly-error', { state: 'detached' });
+    await page.waitForSelector(SQUIGGLE('.notebookOverlay'), { state: 'detached' });
     await page.keyboard.press('Control+s');
     await until(() => code.read('book.ipynb').includes('history.append(loss.detach())'));
     await shot('9-notebook-fixed.png');

@@ -1,28 +1,19 @@
 """Keeps the workspace off `sys.path`: a `json.py` or `typing.py` in it must never be imported.
 
-`python -I` does all of this by itself; the functions here are for servers that were started without it.
-Imports nothing that a workspace could shadow before the path is clean.
+`python -I` does that by itself. This is for servers that were started without it; it imports nothing that
+a workspace could shadow before the path is clean.
 """
 
 import sys
 
 
 def isolate() -> None:
-    """Remove the current folder, and what `PYTHONPATH` names below it, from the module path."""
+    """Remove the current folder and what `PYTHONPATH` named from the module path."""
     import os
 
+    if sys.flags.isolated:
+        return
     here = os.path.realpath(os.getcwd())  # noqa: PTH109 - pathlib could be the workspace's
-    sys.path[:] = [entry for entry in sys.path if not _is_workspace(os.path.realpath(entry or here), here)]
-    # subprocesses would inherit them
-    for name in ("PYTHONPATH", "PYTHONSTARTUP"):
-        os.environ.pop(name, None)
-
-
-def _is_workspace(entry: str, here: str) -> bool:
-    """The current folder itself, or a folder in it that holds no installed packages."""
-    if entry == here:
-        return True
-    inside = entry.startswith(here.rstrip("/\\") + ("\\" if "\\" in here else "/"))
-    return inside and not any(
-        part in entry for part in ("site-packages", "dist-packages", "lib/python", ".zip")
-    )
+    unwanted = {os.path.realpath(item or here) for item in os.environ.get("PYTHONPATH", here).split(os.pathsep)}
+    unwanted.add(here)
+    sys.path[:] = [item for item in sys.path if os.path.realpath(item or here) not in unwanted]

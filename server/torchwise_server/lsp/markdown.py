@@ -69,7 +69,7 @@ def lens_title(estimate: Estimate, *, stale: bool) -> str:
 
 
 def verdict(gpu: GpuVerdict) -> str:
-    return _VERDICTS[gpu.verdict].format(one_line(gpu.title))
+    return _VERDICTS[gpu.verdict].format(one_line(gpu.title).removeprefix("NVIDIA ").removeprefix("GeForce "))
 
 
 def _with_range(interval: Interval) -> str:

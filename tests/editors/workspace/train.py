@@ -6,7 +6,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 device = torch.device("cuda")
 model = nn.Sequential(
-    nn.Linear(768, 8192), nn.GELU(), nn.Linear(8192, 8192), nn.GELU(), nn.Linear(8192, 1000)
+    nn.Linear(768, 8192), nn.GELU(),
+    nn.Linear(8192, 8192), nn.GELU(),
+    nn.Linear(8192, 1000),
 ).to(device)
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
 data = TensorDataset(torch.randn(65536, 768), torch.randint(0, 1000, (65536,)))
