@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from torchwise_analysis.findings import Confidence, Evidence, Place
 from torchwise_analysis.interp.abstract.events import Event, Forward
@@ -49,25 +49,18 @@ def distinct(links: Iterable[Evidence]) -> tuple[Evidence, ...]:
 
 
 def loop_words(loop: Loop | None) -> str:
-    """What a loop is, for a sentence: "loop over the batches of `loader`"."""
+    """What a loop is, after "this" or "the": "loop over the batches of `loader`"."""
     if loop is None:
         return "loop"
-    over = f" of `{loop.over}`" if loop.over else ""
+    is_name = all(part.isidentifier() for part in loop.over.split("."))
+    over = f" of `{loop.over}`" if is_name else ""
     return {
         LoopKind.BATCHES: f"loop over the batches{over}",
-        LoopKind.CALL: "next call",
-        LoopKind.CLOSURE: "next evaluation of the closure",
+        LoopKind.CALL: "method, called again and again,",
+        LoopKind.CLOSURE: "closure, evaluated several times for each step,",
         LoopKind.UNBOUNDED: "`while` loop",
         LoopKind.COMPREHENSION: "comprehension",
     }.get(loop.kind, "loop")
-
-
-def loop_evidence(loops: Sequence[Loop], message: str) -> tuple[Evidence, ...]:
-    """Where the innermost real loop stands."""
-    for loop in reversed(loops):
-        if not loop.is_call and loop.kind is not LoopKind.CLOSURE:
-            return (Evidence(loop.place, message),)
-    return ()
 
 
 def forwards_of(trace: Trace, passes: Iterable[int]) -> tuple[Forward, ...]:

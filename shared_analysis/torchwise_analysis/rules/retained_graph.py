@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from torchwise_analysis.findings import Confidence, Edit, Evidence, Fix, Safety, Severity
 from torchwise_analysis.fixes import SourceFile, append_call, expression_at
-from torchwise_analysis.interp.abstract.events import Store
+from torchwise_analysis.interp.abstract.events import Returned, Store
 from torchwise_analysis.interp.abstract.loops import inside
 from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.policy import weaker
@@ -297,7 +297,12 @@ def detect(trace: Trace) -> Iterator[Hit]:
 
 def _may_be_used(trace: Trace, store: Store) -> bool:
     """Whether something that is not seen may still run a backward over the kept graph."""
-    return store.token in trace.escaped_tokens or any(not backward.passes for backward in trace.backwards)
+    if store.scene.forward is not None or store.token in trace.escaped_tokens:
+        return True
+    if any(not backward.passes for backward in trace.backwards):
+        return True
+    returned = trace.of(Returned)
+    return any(store.token in event.tokens or store.passes & event.passes for event in returned)
 
 
 def _is_scalar(trace: Trace, store: Store) -> bool:
@@ -325,12 +330,10 @@ def _severity(store: Store, is_freed: bool) -> Severity:
 def _confidence(trace: Trace, store: Store, is_freed: bool) -> Confidence:
     if is_freed:
         return Confidence.CERTAIN  # a backward ran on it, so it had a graph, whatever the callee was
+    if not _is_evaluation(trace, store):
+        return Confidence.POSSIBLE  # neither trained nor evaluated in view: what it is for is not known
     believed = any(forward.belief for forward in forwards_of(trace, store.passes))
-    if _is_evaluation(trace, store):
-        return weaker(grade(int(believed)), grade(int(store.token in trace.escaped_tokens)))
-    # Neither trained nor evaluated in view: another method, called from outside, may still use it.
-    called_from_outside = bool(store.loops) and store.loops[-1].loop.is_call
-    return grade(2 * believed + 2 * called_from_outside)
+    return weaker(grade(int(believed)), grade(int(store.token in trace.escaped_tokens)))
 
 
 def _message(store: Store, is_freed: bool) -> str:
@@ -348,6 +351,17 @@ def _message(store: Store, is_freed: bool) -> str:
     )
 
 
+_HOW = {
+    "chain": "computed from what earlier iterations kept, and kept again",
+    "append": "appended here",
+    "extend": "added here",
+    "item": "put under a key here",
+    "comprehension": "collected here",
+    "attribute": "kept on the object here",
+    "yield": "handed out here",
+}
+
+
 def _chain(trace: Trace, store: Store) -> tuple[Evidence, ...]:
     links: list[Evidence] = []
     for forward in forwards_of(trace, store.passes)[-1:]:
@@ -359,7 +373,7 @@ def _chain(trace: Trace, store: Store) -> tuple[Evidence, ...]:
         links += step(store.holder.place, "what keeps it is made here, outside the loop")
     for turn in store.loops[-1:]:
         links += step(turn.loop.place, f"each turn of this {loop_words(turn.loop)} adds one")
-    links += step(store.place, f"kept here ({store.how})")
+    links += step(store.place, _HOW.get(store.how, f"kept here ({store.how})"))
     return distinct(links)
 
 

@@ -212,7 +212,7 @@ def main(loader):
 
 def detect(trace: Trace) -> Iterator[Hit]:
     for forward in trace.forwards:
-        if True not in forward.grad or forward.pass_ in trace.used or forward.through in ("loss", "entry"):
+        if forward.grad != {True} or forward.pass_ in trace.used or forward.through in ("loss", "entry"):
             continue
         if {mode.name for mode in forward.modes} != {"eval"} or not trace.repeats(forward):
             continue

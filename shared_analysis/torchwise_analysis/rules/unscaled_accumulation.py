@@ -325,8 +325,9 @@ def _hit(trace: Trace, one: Step, backward: Backward) -> Hit:
 
 
 def _confidence(one: Step, backward: Backward) -> Confidence:
-    unseen_reduction = int(backward.loss is None or backward.loss.reduction is None)
-    return weaker(grade(min(belief_in(one.optimizer), 1)), grade(unseen_reduction))
+    # A loss that is handed in may have been divided where it was made.
+    is_handed_in = backward.loss is None or backward.loss.reduction is None
+    return weaker(grade(min(belief_in(one.optimizer), 1)), grade(2 * is_handed_in))
 
 
 def _chain(trace: Trace, one: Step, backward: Backward) -> tuple[Evidence, ...]:
