@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -95,24 +96,10 @@ def native_class(host: type[Any], name: str, bases: Iterable[str] = ()) -> Nativ
     attributes: dict[str, NativeAttribute] = {}
     statics: dict[str, Function] = {}
     for cls in reversed(host.__mro__):
-        for member in vars(cls).values():
-            for method_name in getattr(member, _METHOD_MARK, ()):
-                methods[method_name] = Function(
-                    f"{name}.{method_name}",
-                    _params(member),
-                    _with_self(member.__name__, f"{name}.{method_name}"),
-                )
-            function: Callable[..., Any] = getattr(member, "__func__", member)
-            for static_name in getattr(function, _STATIC_MARK, ()):
-                statics[static_name] = function_of(f"{name}.{static_name}", function)
-            getter = getattr(member, _GETTER_MARK, None)
-            if getter is not None:
-                attributes[getter] = NativeAttribute(
-                    _with_self(member.__name__, f"{name}.{getter}"),
-                    _with_self(f"set_{getter}", f"{name}.{getter}")
-                    if hasattr(host, f"set_{getter}")
-                    else None,
-                )
+        own = _marked_in(cls)
+        methods.update(own.methods)
+        attributes.update(own.attributes)
+        statics.update(own.statics)
     return NativeClass(
         name=name,
         bases=tuple(bases),
@@ -132,6 +119,36 @@ def _init_params(host: type[Any]) -> tuple[Param, ...]:
         return signature
     # what a library only returns (an output, a cache) has no constructor to call
     return _params(host.init) if hasattr(host, "init") else ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Marked:
+    """What one class itself shows."""
+
+    methods: dict[str, Function]
+    attributes: dict[str, NativeAttribute]
+    statics: dict[str, Function]
+
+
+@cache
+def _marked_in(cls: type[Any]) -> _Marked:
+    """Read once a class: most entries inherit everything."""
+    name = str(getattr(cls, "native_name", cls.__name__))
+    own = _Marked({}, {}, {})
+    for member in vars(cls).values():
+        for method in getattr(member, _METHOD_MARK, ()):
+            qualified = f"{name}.{method}"
+            own.methods[method] = Function(qualified, _params(member), _with_self(member.__name__, qualified))
+        function: Callable[..., Any] = getattr(member, "__func__", member)
+        for static_name in getattr(function, _STATIC_MARK, ()):
+            own.statics[static_name] = function_of(f"{name}.{static_name}", function)
+        getter = getattr(member, _GETTER_MARK, None)
+        if getter is not None:
+            setter = (
+                _with_self(f"set_{getter}", f"{name}.{getter}") if hasattr(cls, f"set_{getter}") else None
+            )
+            own.attributes[getter] = NativeAttribute(_with_self(member.__name__, f"{name}.{getter}"), setter)
+    return own
 
 
 def _params(function: Callable[..., Any]) -> tuple[Param, ...]:

@@ -244,7 +244,7 @@ def _tensors(value: Any) -> list[Tensor]:
     if isinstance(value, list | tuple):
         items = list(cast("list[Any]", value))
     elif isinstance(value, dict):
-        items = list(cast("dict[Any, Any]", value).values())
+        items = list(cast("dict[object, object]", value).values())
     elif hasattr(value, "fields") and not isinstance(value, Module):
         items = list(value.fields.values())
     return [tensor for item in items for tensor in _tensors(item)]
