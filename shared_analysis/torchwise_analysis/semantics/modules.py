@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import cast
 
-from torchwise_analysis.interp.abstract import calls, iteration
+from torchwise_analysis.interp.abstract import beliefs, calls, iteration
 from torchwise_analysis.interp.abstract import events as ev
 from torchwise_analysis.interp.abstract import values as va
 from torchwise_analysis.interp.abstract.limits import DeadPathError
@@ -706,4 +706,7 @@ def other_method(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
         obj.origin is not va.Origin.BUILT and m.all_tensors(call.arguments) and not name.startswith(UPDATING)
     ):
         return forward(m, obj, call, "method")
+    if obj.cls is not None and beliefs.by_name(name) in (va.Kind.MODULE, va.Kind.CRITERION):
+        # a part that an unseen base or caller sets
+        return calls.call_value(m, m.child(obj, name), call.arguments, call.node)
     return None

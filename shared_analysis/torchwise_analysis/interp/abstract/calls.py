@@ -148,6 +148,9 @@ def call_method(
             return call_value(m, own, arguments, node)
         if receiver.cls is not None:
             found = find_member(m, receiver.cls, name)
+            if isinstance(found, va.Function) and "property" in found.marks:
+                value = call_function(m, replace(found, self=receiver), va.NO_ARGUMENTS, node)
+                return call_value(m, value, arguments, node)
             if found is not None:
                 return call_value(m, bound(m, found, receiver), arguments, node)
     elif isinstance(receiver, va.Class):
