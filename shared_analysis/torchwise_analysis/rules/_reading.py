@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from torchwise_analysis.findings import Confidence, Evidence, Place
-from torchwise_analysis.interp.abstract.events import Event, Forward
+from torchwise_analysis.interp.abstract.events import Forward
 from torchwise_analysis.interp.abstract.loops import Loop, LoopKind
 from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.interp.abstract.values import Link, Obj, Origin, beliefs
@@ -67,17 +67,3 @@ def forwards_of(trace: Trace, passes: Iterable[int]) -> tuple[Forward, ...]:
     """The forwards of some passes in the order in which they ran."""
     known = (trace.passes[p].forward for p in sorted(passes) if p in trace.passes)
     return tuple(sorted(known, key=lambda forward: forward.order))
-
-
-def call_in_frame(event: Event, frame: int) -> Place:
-    """Where `event` shows in the code of `frame`: itself, or the call there that led to it."""
-    if event.scene.frame != frame:
-        for caller in event.calls:
-            if caller.frame == frame:
-                return caller.place
-    return event.place
-
-
-def frames_of(event: Event) -> tuple[int, ...]:
-    """Frames around the event, outermost first, its own last."""
-    return (*(caller.frame for caller in event.calls), event.scene.frame)

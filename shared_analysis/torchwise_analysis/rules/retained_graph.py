@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from torchwise_analysis.findings import Confidence, Edit, Evidence, Fix, Safety, Severity
 from torchwise_analysis.fixes import SourceFile, append_call, expression_at
-from torchwise_analysis.interp.abstract.events import Returned, Store
+from torchwise_analysis.interp.abstract.events import Backward, Returned, Store
 from torchwise_analysis.interp.abstract.loops import inside
 from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.policy import weaker
@@ -249,6 +249,29 @@ def train(loader):
 """,
         ),
         Example(
+            "A container that lives for one step, whose backward goes another way",
+            """
+import torch
+from torch import nn
+
+first, second = nn.Linear(12, 4), nn.Linear(12, 4)
+optimizer = torch.optim.SGD([*first.parameters(), *second.parameters()], lr=0.1)
+
+
+def train(loader):
+    for x, y in loader:
+        outputs, loss = [], 0.0
+        for head in (first, second):
+            out = head(x)
+            outputs.append(out)
+            loss = loss + nn.functional.cross_entropy(out, y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        print(len(outputs))
+""",
+        ),
+        Example(
             "A container that starts afresh in each step",
             """
 import torch
@@ -282,6 +305,8 @@ def detect(trace: Trace) -> Iterator[Hit]:
         if any(backward.create_graph for backward in backwards):
             continue  # differentiated again on purpose
         is_freed = len(backwards) == len(store.passes)
+        if is_freed and not any(_outlives(store, backward) for backward in backwards):
+            continue  # it dies with the iteration whose backward used the graph
         if not is_freed and not _is_evaluation(trace, store) and _may_be_used(trace, store):
             continue
         yield Hit(
@@ -293,6 +318,12 @@ def detect(trace: Trace) -> Iterator[Hit]:
             frozenset(("pass", p) for p in store.passes),
             (store, _is_scalar(trace, store)),
         )
+
+
+def _outlives(store: Store, backward: Backward) -> bool:
+    """What keeps the value lives longer than one iteration of a loop around the backward."""
+    kept_over = {turn.loop.place for turn in inside(store.loops, store.holder.birth if store.holder else ())}
+    return any(turn.loop.place in kept_over for turn in backward.loops)
 
 
 def _may_be_used(trace: Trace, store: Store) -> bool:

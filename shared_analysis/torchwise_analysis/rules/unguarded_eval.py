@@ -17,7 +17,7 @@ from torchwise_analysis.interp.abstract.loops import LoopKind
 from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.policy import weaker
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
-from torchwise_analysis.rules._reading import call_in_frame, called, distinct, frames_of, grade, step
+from torchwise_analysis.rules._reading import called, distinct, grade, step
 from torchwise_analysis.source import nodes
 
 WRONG = """
@@ -245,14 +245,11 @@ def _switch(trace: Trace, forward: Forward) -> ModeChange | None:
 
 
 def _site(forward: Forward, switched: ModeChange | None) -> Place:
-    """In the function that chose to evaluate: a helper below it may be right for training as well."""
-    if switched is None:
+    """In the function that chose to evaluate: the helper that it calls may be right for training as well."""
+    if switched is None or forward.calls[-1:] == ():
         return forward.place
-    frames = frames_of(forward)
-    shared = [frame for frame in frames_of(switched) if frame in frames]
-    if not shared or len(frames) - 1 - frames.index(shared[-1]) != 1:
-        return forward.place  # the same function, or so far away that the forward itself says more
-    return call_in_frame(forward, shared[-1])
+    caller = forward.calls[-1]
+    return caller.place if caller.frame == switched.scene.frame else forward.place
 
 
 def _nothing_leaves(trace: Trace, forward: Forward) -> bool:
