@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-
 from tests.memory_model.torch_like import Like, Namespace, unwrap
+
 from torchwise_memory.library import FUNCTIONS
 from torchwise_memory.runtime.device import CPU
 from torchwise_memory.runtime.dtypes import DTYPES
@@ -56,12 +56,82 @@ LEAVES: dict[str, tuple[tuple[int, ...], str, int]] = {
     "k1": ((16, 32), "bool", 0),
 }
 
-UNARY = """acos acosh asin asinh atan atanh ceil cos cosh deg2rad digamma erf erfc erfinv exp exp2 expm1 floor frac lgamma
-log log10 log1p log2 neg rad2deg reciprocal round rsqrt sigmoid sign sin sinc sinh sqrt tan tanh trunc abs square relu
-""".split()
-ACTIVATIONS = """relu relu6 hardtanh leaky_relu elu selu celu gelu silu mish hardswish hardsigmoid softplus softsign
-tanhshrink hardshrink softshrink logsigmoid""".split()
-INPLACE_ACTIVATIONS = "relu relu6 hardtanh leaky_relu elu selu celu silu mish hardswish hardsigmoid".split()
+UNARY = [
+    "acos",
+    "acosh",
+    "asin",
+    "asinh",
+    "atan",
+    "atanh",
+    "ceil",
+    "cos",
+    "cosh",
+    "deg2rad",
+    "digamma",
+    "erf",
+    "erfc",
+    "erfinv",
+    "exp",
+    "exp2",
+    "expm1",
+    "floor",
+    "frac",
+    "lgamma",
+    "log",
+    "log10",
+    "log1p",
+    "log2",
+    "neg",
+    "rad2deg",
+    "reciprocal",
+    "round",
+    "rsqrt",
+    "sigmoid",
+    "sign",
+    "sin",
+    "sinc",
+    "sinh",
+    "sqrt",
+    "tan",
+    "tanh",
+    "trunc",
+    "abs",
+    "square",
+    "relu",
+]
+ACTIVATIONS = [
+    "relu",
+    "relu6",
+    "hardtanh",
+    "leaky_relu",
+    "elu",
+    "selu",
+    "celu",
+    "gelu",
+    "silu",
+    "mish",
+    "hardswish",
+    "hardsigmoid",
+    "softplus",
+    "softsign",
+    "tanhshrink",
+    "hardshrink",
+    "softshrink",
+    "logsigmoid",
+]
+INPLACE_ACTIVATIONS = [
+    "relu",
+    "relu6",
+    "hardtanh",
+    "leaky_relu",
+    "elu",
+    "selu",
+    "celu",
+    "silu",
+    "mish",
+    "hardswish",
+    "hardsigmoid",
+]
 
 EXPRESSIONS = [
     *(f"torch.{name}(x)" for name in UNARY),

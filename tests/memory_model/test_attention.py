@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
-
 from tests.memory_model.runtime_kit import Kit, graph_bytes
+
 from torchwise_memory.operators.attention import choose_backend
 from torchwise_memory.runtime import dtypes
 from torchwise_memory.runtime.dtypes import DType

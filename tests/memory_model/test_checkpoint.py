@@ -6,8 +6,8 @@ import gc
 from collections.abc import Callable
 
 import pytest
-
 from tests.memory_model.runtime_kit import Kit
+
 from torchwise_memory.runtime import dtypes
 from torchwise_memory.runtime.contexts import Autocast
 from torchwise_memory.runtime.tensor import Tensor

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-
 from tests.memory_model.runtime_kit import Kit
+
 from torchwise_memory.report import Phase
 from torchwise_memory.runtime import dtypes
 from torchwise_memory.runtime.contexts import Autocast

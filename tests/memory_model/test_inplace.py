@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-
 from tests.memory_model.runtime_kit import Kit, graph_bytes
+
 from torchwise_memory.runtime.contexts import GradMode
 from torchwise_memory.runtime.errors import Unsupported
 from torchwise_memory.runtime.tensor import Tensor

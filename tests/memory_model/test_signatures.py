@@ -96,10 +96,19 @@ def _schemas(name: str) -> list[Any]:
     return [schema for schema in found if not any(a.is_out for a in schema.arguments)]
 
 
-WRITTEN_IN_CPP = sorted(name for name in FUNCTIONS if _python_signature(name) is None and _schemas(name))
+def _takes_anything(name: str) -> bool:
+    """`_foreach_*`: only the list of tensors matters, whatever stands beside it is accepted."""
+    return any(param.kind == "VAR_KEYWORD" for param in FUNCTIONS[name].params)
+
+
+WRITTEN_IN_CPP = sorted(
+    name for name in FUNCTIONS
+    if _python_signature(name) is None and not _takes_anything(name) and _schemas(name)
+)  # fmt: skip
 # The schema is not what a program writes: `tensor_split` has a keyword for each kind of argument, `to`, `split` and
 # `record_stream` are parsed by hand, `expand` has a parameter for the compiler only, `from` is a keyword of Python.
 _OTHERWISE = {
+    "torch._foreach_norm",
     "tensor_split",
     "torch.tensor_split",
     "to",

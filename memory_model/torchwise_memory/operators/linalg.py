@@ -156,7 +156,14 @@ def slogdet(w: World, input: Tensor, *, out: None = None) -> Slogdet:
 
 
 @operator("torch.linalg.solve")
-def solve(w: World, input: Tensor, B: Tensor, *, left: bool = True, out: None = None) -> Tensor:
+def solve(
+    w: World,
+    input: Tensor,
+    B: Tensor,  # noqa: N803 - torch's own name
+    *,
+    left: bool = True,
+    out: None = None,
+) -> Tensor:
     _square("torch.linalg.solve", input)
     result = w.new(
         B.shape, B.dtype, "solve", B.storage.device, _column_major(B.shape) if B.ndim > 1 else None
@@ -165,6 +172,24 @@ def solve(w: World, input: Tensor, B: Tensor, *, left: bool = True, out: None = 
     pivots = w.new(input.shape[:-1], dtypes.int32, "lu pivots", input.storage.device)
     back = _ShapedBack("solve_backward", (input.shape, B.shape), input.dtype, 0)
     record(w, "solve", (input, B), (input, factors, pivots, result), back, result)
+    return result
+
+
+@operator("torch.linalg.solve_triangular")
+def solve_triangular(
+    w: World,
+    input: Tensor,
+    B: Tensor,  # noqa: N803 - torch's own name
+    *,
+    upper: bool,
+    left: bool = True,
+    unitriangular: bool = False,
+    out: None = None,
+) -> Tensor:
+    """Keeps the matrix and the result."""
+    result = w.new(B.shape, B.dtype, "solve_triangular", B.storage.device)
+    back = _ShapedBack("solve_triangular_backward", (input.shape, B.shape), input.dtype, 0)
+    record(w, "solve_triangular", (input, B), (input, result), back, result)
     return result
 
 

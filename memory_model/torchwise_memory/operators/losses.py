@@ -2,8 +2,21 @@
 
 from __future__ import annotations
 
-from .pointwise import UNARY, add, apply_unary, apply_unary_, clamp, clamp_, clone, div, mul, pow, sub, where
-from .reductions import log_softmax_as_is, mean, sum, vector_norm
+from .pointwise import (
+    UNARY,
+    add,
+    apply_unary,
+    apply_unary_,
+    clamp,
+    clamp_,
+    clone,
+    div,
+    mul,
+    power,
+    sub,
+    where,
+)
+from .reductions import log_softmax_as_is, mean, total, vector_norm
 from .registry import operator
 from .support import (
     Gradients,
@@ -35,7 +48,7 @@ def _reduction(name: str, reduction: object, size_average: object = None, reduce
 def _reduced(w: World, loss: Tensor, reduction: str) -> Tensor:
     if reduction == "none":
         return loss
-    return sum(w, loss) if reduction == "sum" else mean(w, loss)
+    return total(w, loss) if reduction == "sum" else mean(w, loss)
 
 
 class _LossBack:
@@ -103,14 +116,14 @@ def _smoothed(
 
     classes = 1 if log_probabilities.ndim > 1 else 0
     nll = _nll(w, name, log_probabilities, target, weight, kind)
-    smooth = apply_unary(w, UNARY["neg"], sum(w, log_probabilities, classes))
+    smooth = apply_unary(w, UNARY["neg"], total(w, log_probabilities, classes))
     ignored = w.new(target.shape, dtypes.boolean, "eq", target.storage.device)
     smooth = masked_fill_(w, smooth, ignored, 0.0)
     if kind == "mean":
         valid = w.new((), dtypes.int64, "sum", target.storage.device)
-        smooth = div(w, sum(w, smooth), valid)
+        smooth = div(w, total(w, smooth), valid)
     elif kind == "sum":
-        smooth = sum(w, smooth)
+        smooth = total(w, smooth)
     count = log_probabilities.shape[classes]
     return add(w, mul(w, nll, 1 - smoothing), mul(w, smooth, smoothing / count))
 
@@ -124,8 +137,8 @@ def _soft_cross_entropy(w: World, input: Tensor, target: Tensor, weight: Tensor 
     if weight is not None:
         product = mul(w, product, reshape_to(w, weight, (weight.shape[0], *(1 for _ in input.shape[2:]))))
     if kind == "none":
-        return apply_unary(w, UNARY["neg"], sum(w, product, classes))
-    loss = apply_unary(w, UNARY["neg"], sum(w, product))
+        return apply_unary(w, UNARY["neg"], total(w, product, classes))
+    loss = apply_unary(w, UNARY["neg"], total(w, product))
     return loss if kind == "sum" else div(w, loss, max(input.numel // input.shape[classes], 1))
 
 
@@ -320,7 +333,7 @@ def kl_div(
     else:
         loss = sub(w, xlogy(w, y, y), mul(w, y, x))
     if kind == "batchmean":
-        return div(w, sum(w, loss), max(input.shape[0], 1))
+        return div(w, total(w, loss), max(input.shape[0], 1))
     return _reduced(w, loss, kind)
 
 
@@ -357,7 +370,7 @@ def gaussian_nll_loss(
 ) -> Tensor:
     kind = _reduction("torch.nn.functional.gaussian_nll_loss", reduction)
     var = clone(w, var)
-    squared = div(w, pow(w, sub(w, input, target), 2), var)
+    squared = div(w, power(w, sub(w, input, target), 2), var)
     return _reduced(w, mul(w, add(w, apply_unary(w, UNARY["log"], var), squared), 0.5), kind)
 
 
@@ -370,7 +383,7 @@ def cosine_similarity(w: World, x1: Tensor, x2: Tensor, dim: int = 1, eps: float
     a, b = high(w, x1), high(w, x2)
     first = div(w, a, clamp(w, vector_norm(w, a, 2, dim, True), eps))
     second = div(w, b, clamp(w, vector_norm(w, b, 2, dim, True), eps))
-    return sum(w, mul(w, first, second), dim)
+    return total(w, mul(w, first, second), dim)
 
 
 @operator("torch.nn.functional.pairwise_distance", "torch.pairwise_distance")
@@ -427,8 +440,8 @@ def cosine_embedding_loss(
 ) -> Tensor:
     kind = _reduction("torch.nn.functional.cosine_embedding_loss", reduction, size_average, reduce)
     a, b = high(w, input1), high(w, input2)
-    products = sum(w, mul(w, a, b), -1)
-    squares = mul(w, add(w, sum(w, mul(w, a, a), -1), 1e-12), add(w, sum(w, mul(w, b, b), -1), 1e-12))
+    products = total(w, mul(w, a, b), -1)
+    squares = mul(w, add(w, total(w, mul(w, a, a), -1), 1e-12), add(w, total(w, mul(w, b, b), -1), 1e-12))
     cosine = div(w, products, apply_unary_(w, UNARY["sqrt"], squares))
     zeros = w.like(cosine, "zeros")
     together = where(w, w.like(target, "eq", dtypes.boolean), sub(w, 1, cosine), zeros)

@@ -6,6 +6,7 @@ from torchwise_memory.runtime.layout import broadcast, view_strides
 
 from .registry import method, operator
 from .support import (
+    DType,
     Gradients,
     Saved,
     Scalar,
@@ -434,7 +435,7 @@ def _without_repeats(w: World, tensor: Tensor, labels: str) -> tuple[Tensor, str
 def _contract(
     w: World, a: Tensor, left: str, b: Tensor, right: str, needed: set[str], sizes: dict[str, int]
 ) -> tuple[Tensor, str]:
-    from .reductions import sum as total
+    from .reductions import total
 
     for label in [x for x in left if x not in right and x not in needed]:
         a, left = total(w, a, left.index(label)), left.replace(label, "")
@@ -463,12 +464,55 @@ def _arranged(w: World, tensor: Tensor, labels: str, *groups_and_sizes: list[str
 
 
 def _finished(w: World, tensor: Tensor, labels: str, output: str) -> Tensor:
-    from .reductions import sum as total
+    from .reductions import total
 
     gone = [i for i, label in enumerate(labels) if label not in output]
     if gone:
         tensor, labels = total(w, tensor, gone), "".join(x for x in labels if x in output)
     return permuted(w, tensor, tuple(labels.index(label) for label in output))
+
+
+@operator("torch.nn.functional.grouped_mm")
+def grouped_mm(
+    w: World,
+    mat_a: Tensor,
+    mat_b: Tensor,
+    *,
+    offs: Tensor | None = None,
+    bias: Tensor | None = None,
+    out_dtype: DType | None = None,
+) -> Tensor:
+    """Rows of one matrix by one of several matrices each (`offs` says where a group ends), or groups by groups."""
+    name = "torch.nn.functional.grouped_mm"
+    _same_type(name, mat_a, mat_b)
+    if mat_a.ndim == 2 and mat_b.ndim == 3:
+        shape: Shape = (mat_a.shape[0], mat_b.shape[-1])
+    elif mat_a.ndim == 2 and mat_b.ndim == 2 and offs is not None:
+        shape = (offs.shape[0], mat_a.shape[0], mat_b.shape[1])
+    elif mat_a.ndim == 3 and mat_b.ndim == 2:
+        shape = (mat_a.shape[1], mat_b.shape[1])
+    else:
+        shape = (mat_a.shape[0], mat_a.shape[1], mat_b.shape[-1])
+    w.matrix_workspace(mat_a.storage.device)
+    result = w.new(shape, out_dtype or mat_a.dtype, "grouped_mm", mat_a.storage.device)
+    if mat_a.requires_grad or mat_b.requires_grad:
+        saved = (mat_a if mat_b.requires_grad else None, mat_b if mat_a.requires_grad else None, offs)
+        record(
+            w, "grouped_mm", (mat_a, mat_b), saved, _MatrixBack("grouped_mm_backward", mat_a, mat_b), result
+        )
+    return result
+
+
+@operator("torch._grouped_mm")
+def torch_grouped_mm(
+    w: World,
+    input: Tensor,
+    mat2: Tensor,
+    offs: Tensor | None = None,
+    bias: Tensor | None = None,
+    out_dtype: DType | None = None,
+) -> Tensor:
+    return grouped_mm(w, input, mat2, offs=offs, bias=bias, out_dtype=out_dtype)
 
 
 class _BilinearBack:
@@ -500,7 +544,7 @@ def bilinear(w: World, input1: Tensor, input2: Tensor, weight: Tensor, bias: Ten
 @operator("torch.linalg.vecdot")
 def vecdot(w: World, x: Tensor, y: Tensor, *, dim: int = -1, out: None = None) -> Tensor:
     from .pointwise import mul
-    from .reductions import sum as total
+    from .reductions import total
 
     return total(w, mul(w, low(w, x), low(w, y)), dim)
 

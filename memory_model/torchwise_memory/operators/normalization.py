@@ -147,12 +147,12 @@ class _RmsNormBack(_NormBack):
 
 def _composite_rms_norm(w: World, input: Tensor, shape: Shape, weight: Tensor | None) -> Tensor:
     """fp32 input, its square's mean, two products."""
-    from .pointwise import UNARY, add, apply_unary, mul, pow
+    from .pointwise import UNARY, add, apply_unary, mul, power
     from .reductions import mean
 
     x = cast(w, input, dtypes.float32) if input.dtype in dtypes.HALF_TYPES else input
     dims = list(range(x.ndim - len(shape), x.ndim))
-    scale = apply_unary(w, UNARY["rsqrt"], add(w, mean(w, pow(w, x, 2), dims, True), 1e-5))
+    scale = apply_unary(w, UNARY["rsqrt"], add(w, mean(w, power(w, x, 2), dims, True), 1e-5))
     result = mul(w, x, scale)
     del scale
     if weight is not None:
@@ -227,8 +227,8 @@ def batch_norm(
     result = w.like(x, "batch_norm")
     saved: list[Tensor | None] = [x, weight]
     if training:
-        for name in ("batch_norm mean", "batch_norm rstd"):
-            saved.append(w.new((channels,), dtypes.float32, name, x.storage.device))
+        names = ("batch_norm mean", "batch_norm rstd")
+        saved += [w.new((channels,), dtypes.float32, name, x.storage.device) for name in names]
     else:
         saved += [running_mean, running_var]
     record(
@@ -285,7 +285,7 @@ def instance_norm(
 def local_response_norm(
     w: World, input: Tensor, size: int, alpha: float = 0.0001, beta: float = 0.75, k: float = 1.0
 ) -> Tensor:
-    from .pointwise import add, div, mul, pow
+    from .pointwise import add, div, mul, power
     from .pooling import avg_pool2d
     from .views import pad, squeeze, unsqueeze
 
@@ -298,7 +298,7 @@ def local_response_norm(
     padded = pad(w, flat, (0, 0, size // 2, (size - 1) // 2))
     del squared, flat
     pooled = squeeze(w, avg_pool2d(w, padded, (size, 1), 1), 1)
-    scale = pow(w, add(w, mul(w, reshape_to(w, pooled, input.shape), alpha), k), beta)
+    scale = power(w, add(w, mul(w, reshape_to(w, pooled, input.shape), alpha), k), beta)
     return div(w, input, scale)
 
 

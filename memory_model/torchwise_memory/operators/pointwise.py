@@ -207,7 +207,7 @@ def positive(w: World, input: Tensor) -> Tensor:
 
 @operator("torch.square", method="square")
 def square(w: World, input: Tensor) -> Tensor:
-    return pow(w, input, 2)
+    return power(w, input, 2)
 
 
 @operator("torch.clone", method="clone")
@@ -732,7 +732,7 @@ class PowBack:
 
 
 @operator("torch.pow", method=("pow", "__pow__"))
-def pow(w: World, input: Operand, exponent: Operand, *, out: None = None) -> Tensor:
+def power(w: World, input: Operand, exponent: Operand, *, out: None = None) -> Tensor:
     base = high(w, input) if isinstance(input, Tensor) else input
     power = high(w, exponent) if isinstance(exponent, Tensor) else exponent
     result = _binary(w, "pow", base, power)
@@ -747,7 +747,7 @@ def pow(w: World, input: Operand, exponent: Operand, *, out: None = None) -> Ten
 
 @method("__rpow__")
 def rpow(w: World, self: Tensor, other: Operand) -> Tensor:
-    return pow(w, other, self)
+    return power(w, other, self)
 
 
 @method("pow_", "__ipow__")
@@ -758,7 +758,7 @@ def pow_(w: World, self: Tensor, exponent: Operand) -> Tensor:
 
 @operator("torch.float_power", method="float_power")
 def float_power(w: World, input: Tensor, exponent: Operand, *, out: None = None) -> Tensor:
-    return pow(w, cast(w, input, dtypes.float64), exponent)
+    return power(w, cast(w, input, dtypes.float64), exponent)
 
 
 class _ExtremumBack:
@@ -959,7 +959,8 @@ def _comparison(name: str, value: Callable[[float, float], float], *dunder: str)
         set_values(result, value, input, other)
         return result
 
-    return operator(f"torch.{name}", method=(name, *dunder))(compare)
+    spelled = [f"torch.{other}" for other in (name, *dunder) if not other.startswith("__")]
+    return operator(*spelled, method=(name, *dunder))(compare)
 
 
 COMPARISONS: list[Callable[..., Tensor]] = [
@@ -1030,6 +1031,11 @@ TESTS: list[Callable[..., Tensor]] = [
     _test("isposinf", lambda x: x == math.inf),
     _test("isneginf", lambda x: x == -math.inf),
 ]
+
+
+@method("eq_", "ne_", "lt_", "le_", "gt_", "ge_")
+def compare_(w: World, self: Tensor, other: Operand) -> Tensor:
+    return record_inplace(w, "compare_", self, (), (), pass_through)
 
 
 @operator("torch.isclose", method="isclose")

@@ -245,10 +245,10 @@ def lp_pool2d(
     stride: object = None,
     ceil_mode: bool = False,
 ) -> Tensor:
-    from .pointwise import mul, pow
+    from .pointwise import mul, power
 
-    pooled = avg_pool2d(w, pow(w, input, norm_type), kernel_size, stride, 0, ceil_mode)
-    return pow(w, mul(w, pooled, math.prod(spread(kernel_size, 2, "lp_pool2d"))), 1.0 / norm_type)
+    pooled = avg_pool2d(w, power(w, input, norm_type), kernel_size, stride, 0, ceil_mode)
+    return power(w, mul(w, pooled, math.prod(spread(kernel_size, 2, "lp_pool2d"))), 1.0 / norm_type)
 
 
 def _adaptive_size(name: str, dims: int, input: Tensor, output_size: object) -> Shape:

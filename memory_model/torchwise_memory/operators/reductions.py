@@ -32,6 +32,7 @@ from .support import (
     high,
     prod,
     record,
+    record_inplace,
     values_of,
 )
 
@@ -119,7 +120,7 @@ class _SteppedBack:
 
 
 @operator("torch.sum", method="sum")
-def sum(
+def total(
     w: World,
     input: Tensor,
     dim: object = None,
@@ -600,6 +601,11 @@ def cumsum(w: World, input: Tensor, dim: object, *, dtype: DType | None = None, 
         store_values(result, list(accumulate(values_of(input) or [])))
     record(w, "cumsum", (input,), (), _SteppedBack("cumsum_backward", input.shape, 2), result)
     return result
+
+
+@method("cumsum_", "cumprod_")
+def cumsum_(w: World, self: Tensor, dim: object, *, dtype: DType | None = None) -> Tensor:
+    return record_inplace(w, "cumsum_", self, (), (), _SteppedBack("cumsum_backward", self.shape, 2))
 
 
 @operator("torch.cumprod", method="cumprod")

@@ -172,5 +172,4 @@ class _Rerun:
         del outputs, results, heads, args
         backward(w, [head for head, _ in pairs], [gradient for _, gradient in pairs])
         del pairs
-        found = [twin.grad for twin in twins]
-        return found
+        return [twin.grad for twin in twins]
