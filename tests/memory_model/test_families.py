@@ -16,6 +16,8 @@ import pytest
 from torchwise_memory import families
 from torchwise_memory.allocator import Allocator, AllocatorSettings
 from torchwise_memory.classes import CLASS_FUNCTIONS, CLASSES
+from torchwise_memory.families.base import PreTrainedModel
+from torchwise_memory.families.lora import LoraConfig, get_peft_model
 from torchwise_memory.library import METHODS
 from torchwise_memory.modules.base import Module, call
 from torchwise_memory.modules.native import NativeClass
@@ -46,7 +48,18 @@ def build(w: World, config: dict[str, Any]) -> Module:
     )
     if config.get("checkpointing"):
         model.gradient_checkpointing_enable(w, {"use_reentrant": False})
+    if config.get("lora"):
+        return adapted(w, model, config).to(w, "cuda")
     return model.to(w, "cuda")
+
+
+def adapted(w: World, model: PreTrainedModel, config: dict[str, Any]) -> Module:
+    if config.get("checkpointing"):
+        model.enable_input_require_grads(w)
+    options = config["lora"]
+    lora = LoraConfig()
+    lora.init(w, r=options["r"], lora_dropout=options.get("dropout", 0.0), target_modules=options["targets"])
+    return get_peft_model(w, model, lora)
 
 
 def inputs(w: World, config: dict[str, Any]) -> dict[str, Any]:
@@ -76,7 +89,8 @@ def optimizer(w: World, model: Module, config: dict[str, Any]) -> Any:
     options = dict(config["optimizer"])
     name = options.pop("name")
     qualified = f"bitsandbytes.optim.{name}" if "8bit" in name else f"torch.optim.{name}"
-    return make(w, qualified, model.list_parameters(w), lr=1e-4, **options)
+    trainable = [parameter for parameter in model.list_parameters(w) if parameter.requires_grad]
+    return make(w, qualified, trainable, lr=1e-4, **options)
 
 
 def train(w: World, config: dict[str, Any]) -> None:
@@ -184,7 +198,9 @@ def test_reserved_peaks_are_close() -> None:
 @pytest.mark.parametrize("row", FAMILY_ROWS, ids=lambda row: row["config"]["id"])
 def test_parameters_are_exact(row: dict[str, Any]) -> None:
     model = build(World(), row["config"])
-    assert sum(parameter.numel for _, parameter in model.walk_parameters()) == row["params"]
+    counts = [(parameter.numel, parameter.requires_grad) for _, parameter in model.walk_parameters()]
+    assert sum(number for number, _ in counts) == row["params"]
+    assert sum(number for number, trainable in counts if trainable) == row["trainable_params"]
 
 
 def test_expandable_segments_waste_less() -> None:
