@@ -296,15 +296,17 @@ def train(loader):
 
 
 def detect(trace: Trace) -> Iterator[Hit]:
+    runs = _backwards_by_pass(trace)
     for store in trace.stores:
         if store.token in trace.consumed or store.bounded or not store.passes:
             continue
         if store.holder is not None and store.holder.id in trace.emptied:
             continue
-        backwards = [trace.trained[p] for p in store.passes if p in trace.trained]
-        if any(backward.create_graph for backward in backwards):
+        over_each = [[b for b in runs.get(p, ()) if not b.create_graph] for p in sorted(store.passes)]
+        is_freed = all(over_each)
+        backwards = [backward for over_one in over_each for backward in over_one]
+        if not is_freed and any(b.create_graph for p in store.passes for b in runs.get(p, ())):
             continue  # differentiated again on purpose
-        is_freed = len(backwards) == len(store.passes)
         if is_freed and not any(_outlives(store, backward) for backward in backwards):
             continue  # it dies with the iteration whose backward used the graph
         if not is_freed and not _is_evaluation(trace, store) and _may_be_used(trace, store):
@@ -318,6 +320,14 @@ def detect(trace: Trace) -> Iterator[Hit]:
             frozenset(("pass", p) for p in store.passes),
             (store, _is_scalar(trace, store)),
         )
+
+
+def _backwards_by_pass(trace: Trace) -> dict[int, list[Backward]]:
+    runs: dict[int, list[Backward]] = {}
+    for backward in trace.backwards:
+        for p in backward.passes:
+            runs.setdefault(p, []).append(backward)
+    return runs
 
 
 def _outlives(store: Store, backward: Backward) -> bool:

@@ -20,6 +20,7 @@ from torchwise_analysis.settings import Settings
 
 pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch")
+torch.set_num_threads(1)  # the models are tiny, and sums must come in one order
 
 HEAD = """\
 import torch
