@@ -1,4 +1,4 @@
-"""What the program can reach: functions by qualified name, Tensor methods, Tensor attributes. Closed tables."""
+"""What the program can reach: functions, Tensor methods and Tensor attributes by name. Closed tables."""
 
 from __future__ import annotations
 

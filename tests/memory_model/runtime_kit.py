@@ -1,4 +1,6 @@
-"""A short hand for tests that drive the runtime: one world, operators by name, and what the graph alone holds."""
+"""A short hand for tests that drive the runtime: one world, operators by name, and what the graph alone
+holds.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,9 @@ class Kit:
 
 
 def graph_bytes(root: Tensor, besides: Sequence[Tensor] = ()) -> int:
-    """Bytes on the card that the graph of `root` keeps alive, parameters and the storages of `besides` left out."""
+    """Bytes on the card that the graph of `root` keeps alive, parameters and the storages of `besides` left
+    out.
+    """
     left_out: set[int] = {id(tensor.storage) for tensor in besides}
     kept: dict[int, Storage] = {}
     seen: set[int] = set()

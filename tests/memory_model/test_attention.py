@@ -1,4 +1,6 @@
-"""Which attention kernel runs: card, type, mask, head size, grouped heads, dropout, and what the program allows."""
+"""Which attention kernel runs: card, type, mask, head size, grouped heads, dropout, and what the program
+allows.
+"""
 
 from __future__ import annotations
 

@@ -36,9 +36,9 @@ def _backward_operators(kit: Kit, root: Tensor, gradient: Tensor | None = None) 
     born: list[str] = []
     real = kit.w.ledger.birth
 
-    def birth(bytes: int, operator: str, *rest: object) -> object:
+    def birth(size: int, operator: str, *rest: object) -> object:
         born.append(operator)
-        return real(bytes, operator, *rest)  # type: ignore[arg-type]
+        return real(size, operator, *rest)  # type: ignore[arg-type]
 
     kit.w.ledger.birth = birth  # type: ignore[method-assign, assignment]
     kit.M("backward", root, gradient)

@@ -1,7 +1,8 @@
-"""Our own machinery must not look like memory: with the collector off, rounds end where they began, and nothing stays.
+"""Our own machinery must not look like memory: with the collector off, rounds end where they began, and
+nothing stays.
 
-The step below uses what has leaked before or could: closures, views and in-place writes, tied weights, autocast's cache,
-checkpoint frames, hooks, retained graphs, a loop that keeps its last outputs.
+The step below uses what has leaked before or could: closures, views and in-place writes, tied weights,
+autocast's cache, checkpoint frames, hooks, retained graphs, a loop that keeps its last outputs.
 """
 
 from __future__ import annotations

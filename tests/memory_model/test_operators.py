@@ -31,9 +31,25 @@ def test_products_run_in_half_under_autocast(name: str, dtype: DType) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["acos", "asin", "cosh", "erfinv", "exp", "expm1", "log", "log10", "log2", "log1p", "reciprocal", "rsqrt", "sinh", "tan",
-     "sum", "prod"],
-)  # fmt: skip
+    [
+        "acos",
+        "asin",
+        "cosh",
+        "erfinv",
+        "exp",
+        "expm1",
+        "log",
+        "log10",
+        "log2",
+        "log1p",
+        "reciprocal",
+        "rsqrt",
+        "sinh",
+        "tan",
+        "sum",
+        "prod",
+    ],
+)
 def test_the_fp32_class_widens_half_operands(name: str) -> None:
     kit = Kit()
     _amp(kit)

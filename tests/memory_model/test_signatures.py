@@ -18,7 +18,8 @@ torch: Any = pytest.importorskip(
 )
 pytestmark = pytest.mark.torch
 
-# Functions written in C++ carry no signature; their overloads are in the operator registry under the same name.
+# Functions written in C++ carry no signature; their overloads are in the operator registry under the same
+# name.
 _OVERLOADED = re.compile(r"^torch(\.nn\.functional|\.special|\.linalg|\.fft|)\.(\w+)$")
 
 
@@ -105,8 +106,9 @@ WRITTEN_IN_CPP = sorted(
     name for name in FUNCTIONS
     if _python_signature(name) is None and not _takes_anything(name) and _schemas(name)
 )  # fmt: skip
-# The schema is not what a program writes: `tensor_split` has a keyword for each kind of argument, `to`, `split` and
-# `record_stream` are parsed by hand, `expand` has a parameter for the compiler only, `from` is a keyword of Python.
+# The schema is not what a program writes: `tensor_split` has a keyword for each kind of argument, `to`,
+# `split` and `record_stream` are parsed by hand, `expand` has a parameter for the compiler only, `from` is a
+# keyword of Python.
 _OTHERWISE = {
     "torch._foreach_norm",
     "tensor_split",
@@ -118,7 +120,8 @@ _OTHERWISE = {
     "uniform_",
     "random_",
 }
-# Parameters that torch's Python binding adds to every factory, or that only exist for TorchScript and named tensors.
+# Parameters that torch's Python binding adds to every factory, or that only exist for TorchScript and named
+# tensors.
 _BINDING = {
     "out",
     "dtype",
@@ -134,7 +137,9 @@ _BINDING = {
 
 @pytest.mark.parametrize("name", [name for name in WRITTEN_IN_CPP if name not in _OTHERWISE])
 def test_cpp_functions_accept_what_an_overload_accepts(name: str) -> None:
-    """Some overload's parameters, by name and in order, are ours; further ones of ours come from other overloads."""
+    """Some overload's parameters, by name and in order, are ours; further ones of ours come from other
+    overloads.
+    """
     ours = [param.name for param in FUNCTIONS[name].params if param.name not in _BINDING]
     problems = [_difference(schema, ours) for schema in _schemas(name)]
     assert None in problems, problems

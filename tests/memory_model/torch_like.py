@@ -1,4 +1,4 @@
-"""Lets one expression in torch's own spelling run on the runtime: `F.gelu(x)`, `x @ y`, `torch.cat([x, y])`."""
+"""Lets an expression in torch's own spelling run on the runtime: `F.gelu(x)`, `torch.cat([x, y])`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Scaled dot-product attention: which kernel runs, and what each keeps and allocates.
 
-The rules follow `aten/src/ATen/native/transformers/cuda/sdp_utils.cpp` of PyTorch 2.x; cuDNN attention, which some
-versions prefer on Hopper, is left out (it keeps as much as flash attention).
+The rules follow `aten/src/ATen/native/transformers/cuda/sdp_utils.cpp` of PyTorch 2.x; cuDNN attention, which
+some versions prefer on Hopper, is left out (it keeps as much as flash attention).
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """Of the autocast class "lower precision"; operands are cast one by one, also where they are views of one."""
+    """Of the autocast class "lower precision"; operands are cast one by one, also where they are views of
+    one.
+    """
     name = "torch.nn.functional.scaled_dot_product_attention"
     q, k, v = low(w, query), low(w, key), low(w, value)
     _check(name, q, k, v, attn_mask, is_causal, enable_gqa)
@@ -94,7 +96,9 @@ def choose_backend(
     is_causal: bool,
     enable_gqa: bool,
 ) -> str:
-    """ "flash", "efficient" or "math", in torch's order of preference among what the card and the program allow."""
+    """One of "flash", "efficient" and "math", in torch's order of preference among what the card and the
+    program allow.
+    """
     if not q.device.on_card:
         return MATH if dropout_p > 0 else FLASH
     if FLASH in w.sdpa_backends and _flash_can(w, q, k, v, attn_mask, is_causal, enable_gqa):
@@ -161,7 +165,9 @@ def _heads_inside(shape: Shape) -> Shape:
 
 
 def _pad_head(w: World, tensor: Tensor, multiple: int) -> Tensor:
-    """Flash attention takes head sizes that are multiples of eight; others are padded, and the padded copy is kept."""
+    """Flash attention takes head sizes that are multiples of eight; others are padded, and the padded copy is
+    kept.
+    """
     extra = -tensor.shape[-1] % multiple
     if not extra:
         return tensor
@@ -237,7 +243,9 @@ def _flash(w: World, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 
 def _efficient(w: World, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-    """Keeps q, k, v, the mask, the result, a fp32 log-sum-exp a query (in blocks of 32) and two words of random state."""
+    """Keeps q, k, v, the mask, the result, a fp32 log-sum-exp a query (in blocks of 32) and two words of
+    random state.
+    """
     batch, heads, tokens, head = q.shape
     device = q.storage.device
     if mask is not None:
@@ -267,7 +275,8 @@ def _efficient(w: World, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -
 
 
 def _aligned_mask(w: World, mask: Tensor, shape: Shape) -> Tensor:
-    """The kernel wants rows that start at multiples of eight elements and lie dense: other masks become padded copies.
+    """The kernel wants rows that start at multiples of eight elements and lie dense: other masks become
+    padded copies.
 
     (`preprocess_mask`; a row that is a multiple of eight already gets eight more.) Then a broadcast view.
     """
@@ -333,7 +342,9 @@ def sdpa_kernel(w: World, backends: object, set_priority: bool = False) -> objec
 
 
 class SdpaKernels:
-    """Context of `sdpa_kernel`; backends are names or anything whose text ends in one of torch's `SDPBackend`."""
+    """Context of `sdpa_kernel`; backends are names or anything whose text ends in one of torch's
+    `SDPBackend`.
+    """
 
     def __init__(self, backends: object) -> None:
         listed = backends if isinstance(backends, list | tuple | set | frozenset) else [backends]

@@ -1,7 +1,7 @@
 """Backward, gradient modes, autocast and checkpointing as the program calls them.
 
-Functions of the program that are handed in (hooks, checkpointed bodies) are Python callables here: whoever drives the
-runtime wraps them. Hooks are called with the world and the tensor.
+Functions of the program that are handed in (hooks, checkpointed bodies) are Python callables here: whoever
+drives the runtime wraps them. Hooks are called with the world and the tensor.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`torch._foreach_*`: lists of tensors at once, as hand-written optimizers and averages use them.
 
-In place they take nothing; out of place they make one tensor a list element. They run outside the graph in practice:
-operands that need a gradient are refused.
+In place they take nothing; out of place they make one tensor a list element. They run outside the graph in
+practice: operands that need a gradient are refused.
 """
 
 from __future__ import annotations
@@ -12,9 +12,32 @@ from .registry import operator
 from .support import Tensor, Unsupported, World, needs_graph, tensor_list
 
 _OPERATIONS = (
-    "add", "sub", "mul", "div", "maximum", "minimum", "clamp_min", "clamp_max", "addcmul", "addcdiv", "lerp", "pow",
-    "neg", "abs", "sqrt", "rsqrt", "reciprocal", "exp", "log", "sign", "round", "floor", "ceil", "sigmoid", "tanh",
-)  # fmt: skip
+    "add",
+    "sub",
+    "mul",
+    "div",
+    "maximum",
+    "minimum",
+    "clamp_min",
+    "clamp_max",
+    "addcmul",
+    "addcdiv",
+    "lerp",
+    "pow",
+    "neg",
+    "abs",
+    "sqrt",
+    "rsqrt",
+    "reciprocal",
+    "exp",
+    "log",
+    "sign",
+    "round",
+    "floor",
+    "ceil",
+    "sigmoid",
+    "tanh",
+)
 
 
 def _checked(w: World, name: str, tensors: object) -> list[Tensor]:

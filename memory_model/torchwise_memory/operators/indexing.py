@@ -340,7 +340,9 @@ def argwhere(w: World, input: Tensor) -> object:
 
 
 class _ScatterIntoBack:
-    """The old values get the gradient (a masked copy where they were overwritten), the source its gathered elements."""
+    """The old values get the gradient (a masked copy where they were overwritten), the source its gathered
+    elements.
+    """
 
     __slots__ = ("copies", "source")
 

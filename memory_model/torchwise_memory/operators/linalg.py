@@ -479,7 +479,9 @@ def stft(
     return_complex: bool | None = None,
     align_to_window: bool | None = None,
 ) -> Tensor:
-    """Padded, cut into overlapping frames, windowed, transformed; the padded signal and the frames are copies."""
+    """Padded, cut into overlapping frames, windowed, transformed; the padded signal and the frames are
+    copies.
+    """
     from .pointwise import mul
     from .views import pad
 

@@ -231,7 +231,7 @@ def binary_cross_entropy(
 def _pairwise(
     w: World, name: str, input: Tensor, target: Tensor, kind: str, extra: tuple[Tensor | None, ...] = ()
 ) -> Tensor:
-    """One kernel over two tensors that keeps both, then a reduction inside it (a full-size loss on the way)."""
+    """One kernel over two tensors that keeps both and reduces inside (a full-size loss on the way)."""
     loss = elementwise(w, name, result_type(w, input, target), input, target)
     result = loss if kind == "none" else w.new((), loss.dtype, name, loss.storage.device)
     shape = loss.shape

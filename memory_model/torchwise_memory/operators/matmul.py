@@ -1,4 +1,6 @@
-"""Matrix products. All of the autocast class "lower precision"; on the card each thread takes a cuBLAS workspace once."""
+"""Matrix products. All of the autocast class "lower precision"; on the card each thread takes a cuBLAS
+workspace once.
+"""
 
 from __future__ import annotations
 
@@ -305,7 +307,7 @@ def _matmul(w: World, a: Tensor, b: Tensor) -> Tensor:
 
 
 def _folds(a: Tensor, b: Tensor) -> bool:
-    """`should_fold` of a matrix before a batch: worth it when the batch trains or its transpose is row-major."""
+    """`should_fold` of a matrix before a batch: when the batch trains or its transpose is row-major."""
     if b.requires_grad and not a.requires_grad:
         return True
     if a.ndim == 1:
@@ -482,7 +484,9 @@ def grouped_mm(
     bias: Tensor | None = None,
     out_dtype: DType | None = None,
 ) -> Tensor:
-    """Rows of one matrix by one of several matrices each (`offs` says where a group ends), or groups by groups."""
+    """Rows of one matrix by one of several matrices each (`offs` says where a group ends), or groups by
+    groups.
+    """
     name = "torch.nn.functional.grouped_mm"
     _same_type(name, mat_a, mat_b)
     if mat_a.ndim == 2 and mat_b.ndim == 3:

@@ -66,7 +66,9 @@ def layer_norm(
     bias: Tensor | None = None,
     eps: float = 1e-05,
 ) -> Tensor:
-    """Of the autocast class "fp32". Keeps its input, a mean and a reciprocal deviation (fp32) a row, and the weight."""
+    """Of the autocast class "fp32". Keeps its input, a mean and a reciprocal deviation (fp32) a row, and the
+    weight.
+    """
     shape = integers(normalized_shape, "torch.nn.functional.layer_norm")
     if tuple(input.shape[input.ndim - len(shape) :]) != shape:
         raise Unsupported(
@@ -212,7 +214,9 @@ def batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-05,
 ) -> Tensor:
-    """Keeps its input, not its output; in training two statistics a channel. Takes half inputs with fp32 weights."""
+    """Keeps its input, not its output; in training two statistics a channel. Takes half inputs with fp32
+    weights.
+    """
     if input.ndim < 2:
         raise Unsupported(
             "torch.nn.functional.batch_norm", f"input of {input.ndim} dimensions; torch raises here"

@@ -38,8 +38,9 @@ from .support import (
 
 @dataclass(frozen=True, slots=True)
 class Unary:
-    """keeps: "input", "output" or "" - what the backward needs. temporaries: full-size ones the backward makes on the
-    way. fp32: the autocast class. to_float: integers become floating. value: for small known tensors."""
+    """`keeps`: "input", "output" or "" - what the backward needs. temporaries: full-size ones the backward
+    makes on the way. fp32: the autocast class. to_float: integers become floating. value: for small known
+    tensors."""
 
     name: str
     keeps: str

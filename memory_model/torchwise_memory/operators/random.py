@@ -25,7 +25,9 @@ _DROPOUT_BACK = _MaskBack("dropout_backward")
 
 @operator("torch.nn.functional.dropout")
 def dropout(w: World, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    """The fused kernel keeps a bool mask. In place it is noise in the input's type, multiplied in, that is kept."""
+    """The fused kernel keeps a bool mask. In place it is noise in the input's type, multiplied in, that is
+    kept.
+    """
     if not training or p == 0:
         return input
     if inplace:

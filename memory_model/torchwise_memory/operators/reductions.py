@@ -491,7 +491,7 @@ def allclose(
 
 
 class _SoftmaxBack:
-    """One gradient of the output's size; from the output alone. A fused cast writes the input's type at once."""
+    """One gradient, from the output alone. A fused cast writes the input's type at once."""
 
     __slots__ = ("dtype", "name")
 

@@ -40,8 +40,8 @@ class Param:
 class Function:
     """Something the program may call: `call(world, *args, **kwargs)`, parameters as torch names them.
 
-    For methods the first parameter is the tensor. A `VAR_POSITIONAL` parameter (`view(*shape)`, `zeros(*size)`) may
-    also be given by keyword; `invoke` sorts that out.
+    For methods the first parameter is the tensor. A `VAR_POSITIONAL` parameter (`view(*shape)`,
+    `zeros(*size)`) may also be given by keyword; `invoke` sorts that out.
     """
 
     name: str
@@ -97,7 +97,9 @@ _MARK = "__torchwise_registration__"
 
 
 def operator(*names: str, method: str | Sequence[str] = ()) -> Callable[[_Callable], _Callable]:
-    """Register under qualified names ("torch.nn.functional.linear"), and as Tensor methods where `method` says so."""
+    """Register under qualified names ("torch.nn.functional.linear"), and as Tensor methods where `method`
+    says so.
+    """
     methods = (method,) if isinstance(method, str) else tuple(method)
 
     def mark(function: _Callable) -> _Callable:
@@ -114,7 +116,9 @@ def method(*names: str) -> Callable[[_Callable], _Callable]:
 
 
 def registrations(namespace: Mapping[str, object]) -> list[Registration]:
-    """What the functions in a module's namespace, and in lists there (families made from tables), were marked with."""
+    """What the functions in a module's namespace, and in lists there (families made from tables), were marked
+    with.
+    """
     found: dict[int, Registration] = {}
     for value in namespace.values():
         for function in value if isinstance(value, list) else (value,):

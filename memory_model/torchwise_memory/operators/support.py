@@ -1,4 +1,6 @@
-"""What operator entries are written with: result types, layouts, autocast classes, in-place recording, small values."""
+"""What operator entries are written with: result types, layouts, autocast classes, in-place recording, small
+values.
+"""
 
 from __future__ import annotations
 
@@ -163,7 +165,7 @@ def _described(value: object) -> str:
 
 
 def result_type(w: World, *operands: Operand) -> DType:
-    """`torch.result_type`: sized tensors outrank zero-dimensional ones, which outrank numbers of the program."""
+    """`torch.result_type`: sized tensors outrank zero-dimensional ones, which outrank plain numbers."""
     groups: list[DType | None] = [None, None, None]
     for operand in operands:
         if isinstance(operand, Tensor):
@@ -272,7 +274,9 @@ def autocast_dtype(w: World, tensor: Tensor) -> DType | None:
 
 
 def low(w: World, tensor: Tensor) -> Tensor:
-    """Operand of an operator of the class "lower precision". Casts of trainable fp32 leaves are made once a region."""
+    """Operand of an operator of the class "lower precision". Casts of trainable fp32 leaves are made once a
+    region.
+    """
     target = autocast_dtype(w, tensor)
     source = tensor.dtype
     if target is None or source is target or source.category != FLOATING or source is dtypes.float64:
@@ -353,7 +357,8 @@ def record_inplace(
     saved: Sequence[Tensor | None],
     backward: Backward,
 ) -> Tensor:
-    """Re-base `target` on a node of an in-place operator; `backward` gives gradients of target, then of `others`.
+    """Re-base `target` on a node of an in-place operator; `backward` gives gradients of target, then of
+    `others`.
 
     A view re-bases the tensor it is a view of, through a copy of the whole gradient.
     """
@@ -376,7 +381,7 @@ def record_inplace(
 
 
 class _CopySlices:
-    """The gradient of the base is copied whole; its part under the view goes through the operator's backward."""
+    """The gradient of the base is copied whole; its part under the view goes through `backward`."""
 
     def __init__(self, backward: Backward, view: Tensor) -> None:
         self.backward = backward
@@ -407,7 +412,7 @@ class _AsStridedBack:
 
 
 def set_values(result: Tensor, function: Callable[..., float], *operands: Operand) -> None:
-    """Give a small CPU result its elements, where those of all operands are known. `function` takes elements."""
+    """Give a small CPU result its elements where those of all operands are known."""
     if result.storage.device.type != "cpu" or prod(result.shape) > VALUE_LIMIT:
         return
     columns: list[list[float]] = []

@@ -590,7 +590,8 @@ def type_as(w: World, self: Tensor, other: Tensor) -> Tensor:
 @method("type")
 def type_(w: World, self: Tensor, dtype: object = None, non_blocking: bool = False) -> object:
     if dtype is None:
-        return f"torch.{'cuda.' if self.storage.device.on_card else ''}{_TYPE_NAMES.get(self.dtype, 'FloatTensor')}"
+        place = "cuda." if self.storage.device.on_card else ""
+        return f"torch.{place}{_TYPE_NAMES.get(self.dtype, 'FloatTensor')}"
     if isinstance(dtype, DType):
         return cast(w, self, dtype)
     names = {name: found for found, name in _TYPE_NAMES.items()}
@@ -976,7 +977,9 @@ def meshgrid(w: World, *tensors: object, indexing: str | None = None) -> tuple[T
 
 @operator("torch.nn.functional.pad")
 def pad(w: World, input: Tensor, pad: object, mode: str = "constant", value: object = None) -> Tensor:
-    """Pairs from the last dimension on; negative ones crop. A copy even where nothing is added (not for no pads)."""
+    """Pairs from the last dimension on; negative ones crop. A copy even where nothing is added (not for no
+    pads).
+    """
     sizes = integers(pad, "torch.nn.functional.pad")
     shape = list(input.shape)
     for i in range(len(sizes) // 2):

@@ -17,7 +17,9 @@ Body = Callable[..., object]
 
 
 class _Stop(BaseException):
-    """Everything that the forward saved has been made again. BaseException: no `except Exception` of ours eats it."""
+    """Everything that the forward saved has been made again. BaseException: no `except Exception` of ours
+    eats it.
+    """
 
 
 class Frame:
@@ -54,7 +56,8 @@ class Frame:
         path, policies = w.module_path, w.save_policies
         w.grad_enabled, w.module_path = True, self.module_path
         w.autocast_dtype, w.autocast_cpu_dtype = self.autocast
-        # The engine's thread has its own cache, which an autocast region of the recomputation opens and clears.
+        # The engine's thread has its own cache, which an autocast region of the recomputation opens and
+        # clears.
         w.autocast_depth, w.autocast_cache = 1, {}
         w.save_policies = [recording]
         try:
@@ -115,7 +118,9 @@ def _again(argument: object) -> object:
 
 
 def _reentrant(w: World, body: Body, args: Sequence[object]) -> object:
-    """The older implementation: one node that keeps the inputs and runs forward and backward again inside itself."""
+    """The older implementation: one node that keeps the inputs and runs forward and backward again inside
+    itself.
+    """
     tensors = [argument for argument in args if isinstance(argument, Tensor)]
     w.grad_enabled = False
     try:

@@ -1,7 +1,7 @@
 """`with` blocks that change the world: gradient mode, inference mode, autocast.
 
-A context is entered and left with the world as argument. Used as a decorator in the program, whoever calls the
-decorated function enters and leaves around the call. Each may be entered again after it was left.
+A context is entered and left with the world as argument. Used as a decorator in the program, whoever calls
+the decorated function enters and leaves around the call. Each may be entered again after it was left.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ class Context(Protocol):
 
 
 class GradMode:
-    """`torch.no_grad`, `torch.enable_grad`, `torch.set_grad_enabled`, and `torch.inference_mode` with its flag."""
+    """`torch.no_grad`, `torch.enable_grad`, `torch.set_grad_enabled`, and `torch.inference_mode` with its
+    flag.
+    """
 
     def __init__(self, enabled: bool, inference: bool | None = None) -> None:
         self.enabled = enabled

@@ -1,4 +1,6 @@
-"""Devices. Only CUDA tensors take memory of the card; CPU tensors may carry values, meta tensors have neither."""
+"""Devices. Only CUDA tensors take memory of the card; CPU tensors may carry values, meta tensors have
+neither.
+"""
 
 from __future__ import annotations
 

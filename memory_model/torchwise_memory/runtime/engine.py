@@ -1,9 +1,11 @@
-"""The backward engine: walks the tape the way torch's does, so that memory rises and falls where torch's does.
+"""The backward engine: walks the tape the way torch's does, so that memory rises and falls where torch's
+does.
 
 Rules taken from `torch/csrc/autograd/{engine,input_buffer}.cpp` and `functions/accumulate_grad.h`:
-later operators run first and leaves at once; a gradient is cast to the type of the forward input; saved tensors and
-incoming gradients go when the node has run; two gradients of one output are added in place when one of them has no
-other owner; a leaf without `.grad` takes a dense, unshared gradient over instead of copying it.
+later operators run first and leaves at once; a gradient is cast to the type of the forward input; saved
+tensors and incoming gradients go when the node has run; two gradients of one output are added in place when
+one of them has no other owner; a leaf without `.grad` takes a dense, unshared gradient over instead of
+copying it.
 """
 
 from __future__ import annotations
@@ -243,7 +245,9 @@ def _ancestors_of(seen: set[_Vertex], targets: list[Edge]) -> set[_Vertex]:
 
 
 def _validate(w: World, node: Node, results: list[Tensor | None]) -> None:
-    """Sum each gradient down to the shape of its input, then cast it to that type; drop those nobody waits for."""
+    """Sum each gradient down to the shape of its input, then cast it to that type; drop those nobody waits
+    for.
+    """
     for i, fact in enumerate(node.inputs):
         if fact is None:
             results[i] = None
@@ -277,8 +281,8 @@ def _sum(w: World, present: list[Tensor], incoming: list[Tensor]) -> Tensor:
     return total
 
 
-# Reference counts are compared with those of an object that is known to be held by exactly one list or slot, because
-# how many references the interpreter itself adds differs between versions of Python.
+# Reference counts are compared with those of an object that is known to be held by exactly one list or slot,
+# because how many references the interpreter itself adds differs between versions of Python.
 _ALONE = [object()]
 _UNSHARED_COUNT = sys.getrefcount(_ALONE[0])
 
@@ -307,7 +311,9 @@ def _is_writable(holder: list[Tensor]) -> bool:
 
 
 def _obeys_layout(gradient: Tensor, leaf: Tensor) -> bool:
-    """`obeys_layout_contract`: a dense leaf wants its own strides, another a row-major gradient; and it is dense."""
+    """`obeys_layout_contract`: a dense leaf wants its own strides, another a row-major gradient; and it is
+    dense.
+    """
     if not is_dense(gradient.shape, gradient.strides):
         return False
     if is_dense(leaf.shape, leaf.strides):

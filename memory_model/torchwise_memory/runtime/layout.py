@@ -65,7 +65,9 @@ def is_channels_last(shape: Shape, strides: Shape) -> bool:
 
 
 def prefers_channels_last(shape: Shape, strides: Shape) -> bool:
-    """Whether torch's `suggest_memory_format` answers channels-last: such strides, and not plainly contiguous."""
+    """Whether torch's `suggest_memory_format` answers channels-last: such strides, and not plainly
+    contiguous.
+    """
     return is_channels_last(shape, strides) and not is_contiguous(shape, strides)
 
 
@@ -147,8 +149,8 @@ def expanded_strides(shape: Shape, strides: Shape, new_shape: Shape) -> Shape:
 def elementwise_strides(shape: Shape, operands: Sequence[tuple[Shape, Shape]]) -> Shape:
     """Layout of the result of an elementwise operator, by TensorIterator's rule.
 
-    operands: (shape, strides) of each tensor operand. Dimensions are ordered by the strides of the first operand
-    that distinguishes them; the result is dense in that order.
+    operands: (shape, strides) of each tensor operand. Dimensions are ordered by the strides of the first
+    operand that distinguishes them; the result is dense in that order.
     """
     full = [expanded_strides(s, t, shape) for s, t in operands]
     if all(s == shape and is_contiguous(s, t) for s, t in operands):

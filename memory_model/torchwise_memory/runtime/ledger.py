@@ -1,6 +1,7 @@
 """Who holds which bytes of the card, since when, and for whom.
 
-The ledger is the only thing a storage points back to, so that neither world nor tape can form a cycle with storages.
+The ledger is the only thing a storage points back to, so that neither world nor tape can form a cycle with
+storages.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ class Block(Protocol):
 
 
 class Allocator(Protocol):
-    """The allocator of one card, `torchwise_memory.allocator.Allocator` or a simpler one. All figures are bytes."""
+    """The allocator of one card, `torchwise_memory.allocator.Allocator` or a simpler one. All figures are
+    bytes.
+    """
 
     allocated: int
     peak_allocated: int
@@ -82,8 +85,9 @@ class SummingAllocator:
 class Record:
     """The life of one storage on the card.
 
-    key: unique in the world. bytes: requested, block_bytes: counted by the allocator. born/died: sequence numbers of
-    ledger events (died None: alive). kinds: changes of kind as (sequence number, kind), the first at birth.
+    key: unique in the world. bytes: requested, block_bytes: counted by the allocator. born/died: sequence
+    numbers of ledger events (died None: alive). kinds: changes of kind as (sequence number, kind), the first
+    at birth.
     """
 
     __slots__ = (
@@ -151,8 +155,8 @@ class Ledger:
     """Births and deaths of storages on the card.
 
     origin, module_path, phase: what newborn storages are attributed to; whoever walks the program sets them.
-    While watching, the highest moment is remembered and deaths are kept, so that `alive_at(peak_sequence)` can be
-    asked afterwards.
+    While watching, the highest moment is remembered and deaths are kept, so that `alive_at(peak_sequence)`
+    can be asked afterwards.
     """
 
     def __init__(self, allocator: Allocator) -> None:

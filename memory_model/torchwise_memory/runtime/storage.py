@@ -9,9 +9,9 @@ from .ledger import Block, Ledger, Record, StorageKind
 class Storage:
     """Bytes on a device, freed when the last reference dies.
 
-    A storage on the card owns a block and a ledger record; elsewhere both are None. `values` holds the elements of a
-    small CPU tensor whose contents are known, one an element of the storage, else None; operators that write must
-    keep it true or drop it.
+    A storage on the card owns a block and a ledger record; elsewhere both are None. `values` holds the
+    elements of a small CPU tensor whose contents are known, one an element of the storage, else None;
+    operators that write must keep it true or drop it.
     """
 
     __slots__ = ("__weakref__", "block", "bytes", "device", "ledger", "record", "values")

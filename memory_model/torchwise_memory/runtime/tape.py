@@ -1,8 +1,8 @@
 """The autograd graph: what each operator saved, and how its gradients flow back.
 
-A node keeps detached aliases of what it saved and edges to the producers of its inputs. Its backward function may
-capture shapes, types and flags, never tensors: then the only owners of memory are the saved aliases, which are
-released the moment the node has run, and the graph is free of cycles.
+A node keeps detached aliases of what it saved and edges to the producers of its inputs. Its backward function
+may capture shapes, types and flags, never tensors: then the only owners of memory are the saved aliases,
+which are released the moment the node has run, and the graph is free of cycles.
 """
 
 from __future__ import annotations
@@ -65,10 +65,9 @@ class Accumulator:
 class Node:
     """One differentiable operator call.
 
-    sequence: order of creation; the engine runs later ones first. edges: (producer, output of the producer) for each
-    input, None where no gradient is needed. inputs: (shape, type) of each, which its gradient is reduced and cast to.
-    saved: None once released.
-    hooks: (output index, function) to call with the gradient of that output.
+    sequence: order of creation; the engine runs later ones first. edges: (producer, output of the producer) for
+    each input, None where no gradient is needed. inputs: (shape, type) of each, which its gradient is reduced and
+    cast to. saved: None once released. hooks: (output index, function) to call with the gradient of that output.
     """
 
     __slots__ = (
@@ -133,8 +132,8 @@ def record(
 ) -> None:
     """Append a node when gradients are on and an input needs one; `outputs` become its outputs.
 
-    inputs: the differentiable ones in the order in which `backward` returns gradients. saved: what the backward
-    needs; callers leave out what their conditions say is not needed.
+    inputs: the differentiable ones in the order in which `backward` returns gradients. saved: what the
+    backward needs; callers leave out what their conditions say is not needed.
     """
     if not w.grad_enabled:
         return

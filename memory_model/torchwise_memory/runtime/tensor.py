@@ -34,10 +34,10 @@ class Size(tuple[int, ...]):
 class Tensor:
     """A view of a storage.
 
-    shape, strides, offset: in elements. node/index: the producer in the graph and which of its outputs this is
-    (node None: a leaf). base: the tensor this is a differentiable view of, whose producer an in-place operator must
-    re-base. accumulator: weak, a leaf does not keep its accumulator (nor itself) alive. grad: of leaves, and of
-    tensors that asked to retain theirs.
+    shape, strides, offset: in elements. node/index: the producer in the graph and which of its outputs this
+    is (node None: a leaf). base: the tensor this is a differentiable view of, whose producer an in-place
+    operator must re-base. accumulator: weak, a leaf does not keep its accumulator (nor itself) alive. grad:
+    of leaves, and of tensors that asked to retain theirs.
     """
 
     __slots__ = (

@@ -34,11 +34,13 @@ class World:
     """One simulated process with one card.
 
     allocator: of the card. sm: compute capability times ten (75 for a T4, 80 for an A100); it decides which
-    attention kernels exist and how large workspaces are. torch_version: (major, minor), for behaviour that changed between releases. fuel: how many operators may run.
+    attention kernels exist and how large workspaces are. torch_version: (major, minor), for behaviour that
+    changed between releases. fuel: how many operators may run.
 
     Set from outside while the program runs: `origin`, `module_path`, `phase`, and `world_size`, the number of
-    processes that share the work. `module_depth` counts the module calls the program is inside of. Set by contexts:
-    `grad_enabled`, `inference_mode`, the autocast fields, `save_policies`. `assumptions` collects sentences for the answer.
+    processes that share the work. `module_depth` counts the module calls the program is inside of. Set by
+    contexts: `grad_enabled`, `inference_mode`, the autocast fields, `save_policies`. `assumptions` collects
+    sentences for the answer.
     """
 
     def __init__(
@@ -130,7 +132,9 @@ class World:
         )
 
     def like(self, tensor: Tensor, operator: str, dtype: DType | None = None) -> Tensor:
-        """A new tensor of the same shape: dense inputs keep their strides, others the order of their dimensions."""
+        """A new tensor of the same shape: dense inputs keep their strides, others the order of their
+        dimensions.
+        """
         shape, strides = tensor.shape, tensor.strides
         if not is_contiguous(shape, strides) and not is_dense(shape, strides):
             strides = elementwise_strides(shape, [(shape, strides)])
@@ -142,7 +146,7 @@ class World:
             Storage(self.ledger, bytes_, CUDA, operator, "uint8", (bytes_,), StorageKind.WORKSPACE)
 
     def matrix_workspace(self, device: Device) -> None:
-        """The cuBLAS workspace of the calling thread, which stays allocated; the engine has its own thread."""
+        """The cuBLAS workspace of the calling thread, which stays; the engine has a thread of its own."""
         if device.type != "cuda":
             return
         thread = "backward" if self.backward_depth else "forward"
@@ -161,7 +165,9 @@ class World:
 
 
 def cublas_workspace_bytes(sm: int) -> int:
-    """Default of `CUBLAS_WORKSPACE_CONFIG` in torch: `:4096:2:16:8`, on Hopper and data-centre Blackwell `:4096:8`."""
+    """Default of `CUBLAS_WORKSPACE_CONFIG` in torch: `:4096:2:16:8`, on Hopper and data-centre Blackwell
+    `:4096:8`.
+    """
     if sm in (90, 100, 103):
         return 4096 * 8 * 1024
     return 4096 * 2 * 1024 + 16 * 8 * 1024
