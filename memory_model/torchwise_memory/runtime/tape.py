@@ -65,9 +65,10 @@ class Accumulator:
 class Node:
     """One differentiable operator call.
 
-    sequence: order of creation; the engine runs later ones first. edges: (producer, output of the producer) for
-    each input, None where no gradient is needed. inputs: (shape, type) of each, which its gradient is reduced and
-    cast to. saved: None once released. hooks: (output index, function) to call with the gradient of that output.
+    sequence: order of creation; the engine runs later ones first. edges: (producer, output of the producer)
+    for each input, None where no gradient is needed. inputs: (shape, type) of each, which its gradient is
+    reduced and cast to. saved: None once released. hooks: (output index, function) to call with the gradient
+    of that output.
     """
 
     __slots__ = (
