@@ -1,4 +1,4 @@
-"""LoRA of peft 0.21 on hand-written families: frozen base layers, two small trainable products beside them."""
+"""LoRA of peft 0.21 on hand-written families: frozen base layers and two small trainable products beside."""
 
 from __future__ import annotations
 
