@@ -52,6 +52,8 @@ STATEMENT_FUEL = 2_000_000
 MAX_DEPTH = 120
 # An iterable of unknown length gives this many items to a loop that is not the step loop.
 UNKNOWN_ITEMS = 3
+# Longer ranges cost fuel number by number, whoever walks them.
+MANY_NUMBERS = 1 << 16
 _STOP_EVERY = 512
 
 _HOST_ERRORS = (
@@ -893,6 +895,8 @@ class Interpreter:
 
     def iterate(self, value: Value, loop: bool = False) -> Iterator[Value]:
         """`iter(value)`; `loop` says that the step loop may be over it, which takes as many rounds as it needs."""
+        if isinstance(value, range) and value.stop - value.start > MANY_NUMBERS:
+            return self._burning(iter(value))
         if isinstance(value, (list, tuple, str, range, bytes)):
             return iter(cast("list[Value]", value))
         if isinstance(value, (dict, set, frozenset)):
@@ -909,6 +913,11 @@ class Interpreter:
         if found is None:
             raise self.error("TypeError", f"'{self.class_of(value).name}' object is not iterable")
         return found
+
+    def _burning(self, source: Iterator[Value]) -> Iterator[Value]:
+        for item in source:
+            self.burn()
+            yield item
 
     def _unknown_items(self, value: Unknown | Symbol) -> Iterator[Value]:
         for _ in range(UNKNOWN_ITEMS):

@@ -408,6 +408,7 @@ def _count(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
 
 def _counting(it: Interpreter, value: Value, step: Value) -> Iterator[Value]:
     for _ in range(_ENDLESS):
+        it.burn()
         yield value
         value = operators.binary(it, "+", value, step)
 
@@ -418,16 +419,18 @@ def _cycle(it: Interpreter, source: Value) -> Iterator[Value]:
         seen.append(item)
         yield item
     while seen:
+        it.burn()
         yield from seen
 
 
 def _repeat(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
     times = args[1] if len(args) > 1 else keywords.get("times", _ENDLESS)
-    return Iter(_repeating(args[0], operators.index_of(it, times)))
+    return Iter(_repeating(it, args[0], operators.index_of(it, times)))
 
 
-def _repeating(value: Value, times: int) -> Iterator[Value]:
+def _repeating(it: Interpreter, value: Value, times: int) -> Iterator[Value]:
     for _ in range(times):
+        it.burn()
         yield value
 
 
