@@ -131,3 +131,38 @@ def test_checkpoint_sequential_checkpoints_all_segments_but_the_last() -> None:
     assert kit.allocated == before + 2 * MIB
     kit.M("backward", kit.T("sum", out))
     assert kit.inputs[0].grad is not None
+
+
+def test_saved_tensors_can_wait_on_the_host() -> None:
+    kit = Kit()
+    x = kit.hidden(SIDE, SIDE)
+    before = kit.allocated
+    context = kit.T("autograd.graph.save_on_cpu")
+    context.enter(kit.w)
+    out = _body(kit, [])(x)
+    context.leave(kit.w)
+    assert kit.allocated == before + out.bytes
+    kit.M("backward", kit.T("sum", out))
+    assert kit.inputs[0].grad is not None
+
+
+def test_hooks_of_the_program_keep_what_they_return() -> None:
+    kit = Kit()
+    x = kit.hidden(SIDE, SIDE)
+    seen: list[str] = []
+
+    def pack(tensor: Tensor) -> object:
+        seen.append("pack")
+        return kit.M("to", tensor, dtypes.bfloat16)
+
+    def unpack(packed: object) -> object:
+        seen.append("unpack")
+        return kit.M("to", packed, dtypes.float32)
+
+    context = kit.T("autograd.graph.saved_tensors_hooks", pack, unpack)
+    context.enter(kit.w)
+    out = kit.T("sum", kit.T("exp", x))
+    context.leave(kit.w)
+    kit.M("backward", out)
+    assert seen == ["pack", "unpack"]
+    assert kit.inputs[0].grad is not None

@@ -341,6 +341,28 @@ def sdpa_kernel(w: World, backends: object, set_priority: bool = False) -> objec
     return SdpaKernels(backends)
 
 
+@operator("torch.backends.cuda.sdp_kernel")
+def sdp_kernel(
+    w: World,
+    enable_flash: bool = True,
+    enable_math: bool = True,
+    enable_mem_efficient: bool = True,
+    enable_cudnn: bool = True,
+) -> object:
+    """The older `with` block of the same purpose."""
+    chosen = [
+        name
+        for name, enabled in (
+            ("FLASH_ATTENTION", enable_flash),
+            ("MATH", enable_math),
+            ("EFFICIENT_ATTENTION", enable_mem_efficient),
+            ("CUDNN_ATTENTION", enable_cudnn),
+        )
+        if enabled
+    ]
+    return SdpaKernels(chosen)
+
+
 class SdpaKernels:
     """Context of `sdpa_kernel`; backends are names or anything whose text ends in one of torch's
     `SDPBackend`.

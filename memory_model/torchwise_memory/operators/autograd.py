@@ -12,10 +12,11 @@ from weakref import ref
 from torchwise_memory.runtime import engine
 from torchwise_memory.runtime.checkpoint import checkpoint as run_checkpointed
 from torchwise_memory.runtime.contexts import Autocast, GradMode, NullContext
+from torchwise_memory.runtime.tape import SavePolicy
 from torchwise_memory.runtime.tensor import Parameter
 
 from .registry import method, operator
-from .support import CUDA, DType, Tensor, Unsupported, World, alias, dtypes, extent, values_of
+from .support import CPU, CUDA, DType, Tensor, Unsupported, World, alias, dtypes, extent, values_of
 
 # --- backward
 
@@ -323,6 +324,80 @@ def _chain(functions: Sequence[Callable[..., object]]) -> Callable[..., object]:
         return value
 
     return run
+
+
+# --- saved tensors elsewhere
+
+
+class _SavePolicyContext:
+    """A policy that acts on what is saved inside a `with` block; graphs remember it afterwards."""
+
+    def __init__(self, policy: SavePolicy) -> None:
+        self.policy = policy
+
+    def enter(self, w: World) -> object:
+        w.save_policies.append(self.policy)
+        return self
+
+    def leave(self, w: World) -> None:
+        w.save_policies.pop()
+
+
+class _OnCpu:
+    """Saved tensors of the card, weights too, are copied to the host, and back when their node runs."""
+
+    def pack(self, w: World, tensor: Tensor) -> object:
+        if not tensor.storage.device.on_card:
+            return alias(tensor)
+        return w.new(tensor.shape, tensor.dtype, "saved on the host", CPU), tensor.storage.device
+
+    def unpack(self, w: World, packed: object) -> Tensor:
+        if isinstance(packed, Tensor):
+            return packed
+        assert isinstance(packed, tuple)
+        host, device = packed
+        assert isinstance(host, Tensor)
+        return w.new(host.shape, host.dtype, "brought back from the host", device)
+
+
+class _ProgramHooks:
+    """pack(tensor) and unpack(what pack returned) of the program, as Python callables."""
+
+    def __init__(self, pack: Callable[[Tensor], object], unpack: Callable[[object], object]) -> None:
+        self.pack_hook = pack
+        self.unpack_hook = unpack
+
+    def pack(self, w: World, tensor: Tensor) -> object:
+        return self.pack_hook(alias(tensor))
+
+    def unpack(self, w: World, packed: object) -> Tensor:
+        result = self.unpack_hook(packed)
+        if not isinstance(result, Tensor):
+            raise Unsupported("torch.autograd.graph.saved_tensors_hooks", "unpack did not return a tensor")
+        return result
+
+
+@operator("torch.autograd.graph.save_on_cpu")
+def save_on_cpu(w: World, pin_memory: bool = False, device_type: str = "cuda") -> _SavePolicyContext:
+    return _SavePolicyContext(_OnCpu())
+
+
+@operator("torch.autograd.graph.saved_tensors_hooks")
+def saved_tensors_hooks(
+    w: World, pack_hook: Callable[[Tensor], object], unpack_hook: Callable[[object], object]
+) -> _SavePolicyContext:
+    return _SavePolicyContext(_ProgramHooks(pack_hook, unpack_hook))
+
+
+@operator("torch.autograd.set_detect_anomaly")
+def set_detect_anomaly(w: World, mode: bool, check_nan: bool = True) -> NullContext:
+    """Checks results; keeps no tensor longer."""
+    return NullContext()
+
+
+@operator("torch.autograd.detect_anomaly")
+def detect_anomaly(w: World, check_nan: bool = True) -> NullContext:
+    return NullContext()
 
 
 # --- leaves
