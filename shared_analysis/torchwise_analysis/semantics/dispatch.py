@@ -246,9 +246,7 @@ class Library:
             return True
         if isinstance(receiver, va.Obj) and receiver.kind is va.Kind.MODULE:
             modules.set_part(m, receiver, "[]", value, node, "item")
-        if isinstance(receiver, (va.Tensor, va.Parameters)):
-            return True
-        return False
+        return isinstance(receiver, (va.Tensor, va.Parameters))
 
     # ------------------------------------------------------------------ tensors
 
@@ -477,13 +475,9 @@ def _functional(m: Machine, call: Call) -> va.Value:
     last = call.last
     if last in _DROPOUT:
         p = call.get("p", 1)
-        if (
-            "training" not in dict(call.arguments.keywords)
-            and len(call.arguments.positional) < 3
-            and not call.arguments.open
-        ):
-            if not (isinstance(p, va.Const) and p.value == 0):
-                m.emit(ev.DropoutCall, call.node, how="functional", built=m.place(call.node))
+        is_off = isinstance(p, va.Const) and p.value == 0
+        if call.get("training", 2) is None and not call.arguments.open and not is_off:
+            m.emit(ev.DropoutCall, call.node, how="functional", built=m.place(call.node))
         found = m.tensors(call.first())
         return found[0] if found else m.attach(None, call.arguments, call.node)
     if last == "scaled_dot_product_attention":
@@ -609,9 +603,9 @@ def _object_method(m: Machine, obj: va.Obj, call: Call) -> va.Value:
         result = meaning(m, obj, call)
         if result is not None:
             return result
-    if "wrapper" in obj.traits and obj.over and call.name not in ("train", "eval"):
-        if "compile" in obj.traits or obj.kind is va.Kind.ENGINE or call.name in ("generate",):
-            return calls.call_method(m, obj.over[0], call.name, call.arguments, call.node)
+    passes_through = "compile" in obj.traits or obj.kind is va.Kind.ENGINE or call.name == "generate"
+    if "wrapper" in obj.traits and obj.over and passes_through and call.name not in ("train", "eval"):
+        return calls.call_method(m, obj.over[0], call.name, call.arguments, call.node)
     if obj.kind is va.Kind.MODULE:
         result = modules.other_method(m, obj, call)
         if result is not None:
@@ -809,7 +803,7 @@ def _native_scaler(m: Machine, obj: va.Obj, call: Call) -> va.Value:
     update = truth_of(call.get("update_grad"), True)
     if isinstance(optimizer, va.Obj) and optimizer.kind is va.Kind.OPTIMIZER and update is not False:
         if update is None:
-            m.fork([lambda: m.step(optimizer, call.node, "scaler", obj), lambda: None], lambda a, b: a)
+            m.fork([lambda: m.step(optimizer, call.node, "scaler", obj), lambda: None], lambda a, _: a)
         else:
             m.step(optimizer, call.node, "scaler", obj)
     return va.UNKNOWN

@@ -244,9 +244,7 @@ def fabric(m: Machine, call: Call) -> va.Value:
 @method(va.Kind.FABRIC, "setup", "setup_module", "setup_optimizers", "setup_dataloaders")
 def prepare(m: Machine, owner: va.Obj, call: Call) -> va.Value | None:
     objects: list[va.Obj] = []
-    results: list[va.Value] = []
-    for argument in call.arguments.positional:
-        results.append(_prepared(m, owner, argument, call, objects))
+    results = [_prepared(m, owner, argument, call, objects) for argument in call.arguments.positional]
     m.emit(ev.Prepared, call.node, owner=owner, objects=tuple(objects))
     return results[0] if len(results) == 1 else m.sequence(results, call.node, va.Kind.TUPLE)
 

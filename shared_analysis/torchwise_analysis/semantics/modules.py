@@ -139,6 +139,10 @@ FORWARD_METHODS = frozenset(
         "evaluate_actions",
     ]
 )
+# These switch autograd off by themselves in the libraries that have them. [transformers' `generate`,
+# torch_geometric's `inference`: decorated with no_grad]
+_GUARDED_METHODS = frozenset(["generate", "inference"])
+
 # Methods that an unseen object most likely uses to train by itself.
 UPDATING = ("train", "backward", "step", "optim", "update", "fit", "learn")
 
@@ -218,9 +222,9 @@ def forward(
     values = tuple(call.arguments)
     top = m.forward is None
     grad = None
-    if (top and m.is_frozen(inner) and not m.passes_of(values)) or (
-        top and parameter_free(m, inner) and not m.passes_of(values)
-    ):
+    if through == "method" and call.name in _GUARDED_METHODS and inner.cls is None:
+        grad = NOT_RECORDING
+    elif top and not m.passes_of(values) and (m.is_frozen(inner) or parameter_free(m, inner)):
         grad = NOT_RECORDING
     bypassed = "" if wrapped else m.wrapped.get(inner.id, "")
     belief = inner.origin in (va.Origin.NAMED, va.Origin.USED, va.Origin.UNSEEN)
@@ -360,9 +364,9 @@ def _run_own(m: Machine, obj: va.Obj, pass_: int, call: Call, top: bool) -> va.V
         if isinstance(result, va.Obj) and result.kind is va.Kind.INSTANCE:
             return result
         return m.attach(pass_, values, call.node)
-    if recording and top and not parameter_free(m, obj) and not any(t.passes for t in m.tensors(result)):
-        if not any(t.cut for t in m.tensors(result)):
-            result = m.imbue(result, pass_)
+    lost = not any(t.passes or t.cut for t in m.tensors(result))
+    if recording and top and lost and not parameter_free(m, obj):
+        result = m.imbue(result, pass_)
     return result
 
 

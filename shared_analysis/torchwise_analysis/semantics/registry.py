@@ -120,7 +120,7 @@ _KEPT_WHOLE = frozenset(["torch.autograd.functional", "torch.autograd.graph", "t
 
 @lru_cache(maxsize=4096)
 def canonical(name: str) -> str:
-    """The name under which the package itself exports it: `torch.nn.modules.loss.NLLLoss` is `torch.nn.NLLLoss`."""
+    """The name under which its package exports it: `torch.nn.modules.loss.NLLLoss` is `torch.nn.NLLLoss`."""
     for old, new in _RENAMED:
         if name.startswith(old):
             name = new + name[len(old) :]

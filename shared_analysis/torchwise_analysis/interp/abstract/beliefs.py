@@ -83,7 +83,7 @@ def by_name(name: str) -> Kind | None:
         return Kind.SCHEDULER
     if low in _CRITERION_NAMES or low.endswith(("criterion", "loss_fn")):
         return Kind.CRITERION
-    if low.endswith(("loader", "loaders")) or low in _LOADER_NAMES or low.endswith("_dl"):
+    if low in _LOADER_NAMES or low.endswith(("loader", "loaders", "_dl")):
         return Kind.LOADER
     if low.endswith("sampler"):
         return Kind.SAMPLER

@@ -149,18 +149,18 @@ def call_method(
         if receiver.cls is not None:
             found = find_member(m, receiver.cls, name)
             if isinstance(found, va.Function) and "property" in found.marks:
-                value = call_function(m, replace(found, self=receiver), va.NO_ARGUMENTS, node)
-                return call_value(m, value, arguments, node)
+                held = call_function(m, replace(found, self=receiver), va.NO_ARGUMENTS, node)
+                return call_value(m, held, arguments, node)
             if found is not None:
                 return call_value(m, bound(m, found, receiver), arguments, node)
     elif isinstance(receiver, va.Class):
-        member = find_member(m, receiver, name)
-        if isinstance(member, va.Function):
-            if "classmethod" in member.marks:
-                member = replace(member, self=receiver)
-            return call_function(m, member, arguments, node)
-        if member is not None:
-            return call_value(m, member, arguments, node)
+        own = find_member(m, receiver, name)
+        if isinstance(own, va.Function):
+            if "classmethod" in own.marks:
+                own = replace(own, self=receiver)
+            return call_function(m, own, arguments, node)
+        if own is not None:
+            return call_value(m, own, arguments, node)
         if receiver.library_bases:
             return _library_class_method(m, receiver, name, arguments, node)
     elif isinstance(receiver, (va.Library, va.ProjectModule)):
@@ -417,10 +417,10 @@ def run_worlds(m: Machine, frame: Frame, body: Callable[[], None]) -> list[tuple
         if not frame.exits and frame.unfinished is not None and frame.facts.raises_only:
             frame.exits.append((va.UNKNOWN, frame.unfinished))
         exits.extend(frame.exits)
-        for index in reversed(range(len(frame.decided))):
-            pending.append(
-                (*fixed, *((s, True) for s in frame.decided[:index]), (frame.decided[index], False))
-            )
+        pending.extend(
+            (*fixed, *((s, True) for s in frame.decided[:index]), (frame.decided[index], False))
+            for index in reversed(range(len(frame.decided)))
+        )
         m.state.rollback(frame.mark)
         m.alive = True
     m.world = outer
@@ -467,8 +467,10 @@ def _bind_parameters(
                 value = replace(value, traits=frozenset(["empty"]))
         elif param.kind is nd.ParamKind.VAR_KEYWORD:
             unseen = frozenset(["unseen"]) if entry or arguments.open else frozenset[str]()
+            extra: dict[object, va.Value] = {}
+            extra.update(binding.extra_keywords)
             value = m.mapping(
-                {k: v for k, v in binding.extra_keywords.items()},
+                extra,
                 None,
                 traits=unseen,
                 symbol=param.name if unseen else None,
@@ -504,11 +506,12 @@ def instantiate(m: Machine, cls: va.Class, arguments: va.Arguments, node: nd.Nod
 
 def set_fields(m: Machine, cls: va.Class, obj: va.Obj, arguments: va.Arguments) -> None:
     """A dataclass or NamedTuple: fields in order of annotation."""
-    fields: list[str] = []
-    for one in reversed(cls.mro):
-        for statement in flat(one.node.body):
-            if isinstance(statement, nd.AnnAssign) and isinstance(statement.target, nd.Name):
-                fields.append(statement.target.id)
+    fields = [
+        statement.target.id
+        for one in reversed(cls.mro)
+        for statement in flat(one.node.body)
+        if isinstance(statement, nd.AnnAssign) and isinstance(statement.target, nd.Name)
+    ]
     given = dict(zip(fields, arguments.positional, strict=False))
     given.update(arguments.keywords)
     for name, value in given.items():

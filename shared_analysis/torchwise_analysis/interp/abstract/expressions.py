@@ -344,9 +344,9 @@ def operate(m: Machine, op: str, left: va.Value, right: va.Value, node: nd.Node)
         return _operate_constants(op, left, right)
     if op == "%" and isinstance(left, va.Const) and left.counter and isinstance(left.value, int):
         return va.Const(None, left.value % WITNESS, va.Counter(_symbol(right) or "?", True))
-    if op in ("+", "-") and isinstance(left, va.Unknown) and left.symbol and isinstance(right, va.Const):
-        if isinstance(right.value, int) and not right.counter:
-            return replace(left, offset=left.offset + (right.value if op == "+" else -right.value))
+    distance = right.value if isinstance(right, va.Const) and not right.counter else None
+    if op in ("+", "-") and isinstance(left, va.Unknown) and left.symbol and isinstance(distance, int):
+        return replace(left, offset=left.offset + (distance if op == "+" else -distance))
     data = left if isinstance(left, va.Obj) else right if isinstance(right, va.Obj) else None
     if data is not None and data.kind is va.Kind.OPAQUE and "options" not in data.traits:
         return data
@@ -515,9 +515,13 @@ def compare(m: Machine, node: nd.Compare) -> va.Value:
 
 def if_exp(m: Machine, node: nd.IfExp) -> va.Value:
     truth, _ = conditions.test(m, node.test)
-    if truth is not None:
-        return m.eval(node.body if truth else node.orelse)
     guards, tests = m.guards, conditions.last_tests(m)
+    if truth is not None:
+        m.guards = conditions.guarded(m, guards, tests, truth)
+        try:
+            return m.eval(node.body if truth else node.orelse)
+        finally:
+            m.guards = guards
 
     def branch(body: nd.Expr, taken: bool) -> Callable[[], va.Value]:
         def run() -> va.Value:

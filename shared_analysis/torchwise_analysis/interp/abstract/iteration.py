@@ -170,11 +170,13 @@ def element(m: Machine, over: va.Value, node: nd.Node) -> va.Value:
     if isinstance(over, va.Obj):
         if over.kind is va.Kind.ITERATOR:
             return _iterator_element(m, over, node)
-        items = [*m.items(over), *(m.entries(over).values() if over.kind is not va.Kind.DICT else ())]
+        items: list[va.Value] = list(m.items(over))
+        if over.kind is not va.Kind.DICT:
+            items.extend(m.entries(over).values())
         if items:
             joined = items[0]
-            for other in items[1:]:
-                joined = join_values(joined, other)
+            for item in items[1:]:
+                joined = join_values(joined, item)
             return joined
         if over.cls is not None:
             found = _own_iteration(m, over, node)

@@ -10,8 +10,8 @@ class Limits:
     """What one file may cost.
 
     visits: nodes evaluated, over all entries. entry_visits: of one entry. late_visits: of one entry
-    after half of all visits are spent. depth: nested calls. nesting: nested expressions. events: recorded. files: other
-    project files read. worlds: runs of one function for flags tested more than once.
+    after half of all visits are spent. depth: nested calls. nesting: nested expressions. events:
+    recorded. files: other project files read. worlds: runs of one function for flags tested more than once.
     """
 
     visits: int = 200_000

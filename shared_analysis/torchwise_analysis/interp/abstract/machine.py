@@ -35,7 +35,7 @@ _NO_ENTRY = ev.Entry("module", "<module>", _NOWHERE)
 
 
 class Hook(NamedTuple):
-    """A method that a framework calls: under which grad mode, whether it trains by itself, where it belongs."""
+    """A method that a framework calls: under which grad mode, whether it trains by itself."""
 
     framework: str
     name: str
@@ -828,7 +828,7 @@ class Machine:
     # ------------------------------------------------------------------ escaping
 
     def escape(self, value: va.Value, node: nd.Node, callee: str, pure: bool = False, depth: int = 0) -> None:
-        """An unknown callee got hold of it: it may train it, switch its mode, clear its gradients, keep it."""
+        """An unknown callee has it: it may train it, switch its mode, clear its gradients, keep it."""
         for member in va.alternatives(value):
             if isinstance(member, va.Tensor):
                 if self.forward is None and not pure:  # inside a forward an unknown function is a layer
@@ -866,10 +866,14 @@ class Machine:
         return bool(inside(self.loops, birth))
 
     def grows(self, value: va.Value) -> bool:
-        """Does it carry graphs of this and of an earlier iteration of a loop that we are in?"""
+        """Does it carry graphs of this and of an earlier iteration of a loop that we are in?
+
+        What comes out of a container that keeps graphs (`for value in history`) has a token of that
+        store: reading it is no second cause.
+        """
         if not self.loops:
             return False
-        tensors = [t for t in self.tensors(value) if len(t.passes) > 1]
+        tensors = [t for t in self.tensors(value) if len(t.passes) > 1 and not t.tokens]
         if not tensors:
             return False
         for turn in self.loops:

@@ -298,7 +298,7 @@ def test_texts(test: nd.Expr) -> Iterator[str]:
 
 
 def text_of(node: nd.Expr) -> str | None:
-    """Textual identity of a stable expression: dotted names, constant subscripts, comparison with a constant."""
+    """Textual identity of a stable expression: dotted names, constant subscripts and comparisons."""
     if isinstance(node, nd.Name):
         return node.id
     if isinstance(node, nd.Attribute):

@@ -19,7 +19,8 @@ def traced(text: str, limits: Limits = LIMITS) -> Trace:
 
 def chained_assignments() -> str:
     body = "\n".join(f"    a{i + 1} = a{i} + a{i}" for i in range(250))
-    return f"import torch\na0 = torch.nn.Linear(2, 2)(torch.zeros(1))\nfor i in range(1000):\n{body}\n    a0 = a250\n"
+    start = "import torch\na0 = torch.nn.Linear(2, 2)(torch.zeros(1))\nfor i in range(1000):\n"
+    return f"{start}{body}\n    a0 = a250\n"
 
 
 def deep_branches() -> str:
@@ -52,7 +53,7 @@ HOSTILE = {
     "flags everywhere": flags_everywhere(),
     "class of itself": "class A(A):\n    def f(self):\n        return A().f()\nA().f()\n",
     "recursive class": "class A:\n    def __init__(self):\n        self.a = A()\nA()\n",
-    "class as its own attribute": "class A: pass\na = A()\na.a = a\na.a.a.a.b = [a]\na.b.append(a.b)\nprint(a.b)\n",
+    "class as its own attribute": "class A: pass\na = A()\na.a = a\na.a.a.a.b = [a]\na.b.append(a.b)\n",
     "mutual recursion": "def f(x): return g(x)\ndef g(x): return f(x)\nf(1)\n",
     "recursive lambda": "f = lambda g: g(g)\nf(f)\n",
     "recursive generator": "def g():\n    yield from g()\nfor x in g(): pass\n",
@@ -60,14 +61,16 @@ HOSTILE = {
     "recursive decorator": "def d(f): return d(f)\n@d\ndef h(): pass\nh()\n",
     "list in itself": "a = []\na.append(a)\nfor x in a:\n    for y in x:\n        a.extend(y)\n",
     "dictionary in itself": "d = {}\nd['d'] = d\nimport torch\ntorch.save(d, 'f')\nd.update(d)\n",
-    "huge constants": "x = 10 ** 10 ** 9\ny = 'a' * 10 ** 9\nz = 1 << 10 ** 9\nfor i in range(10 ** 18): x += i\n",
+    "huge constants": "x = 10 ** 10 ** 9\ny = 'a' * 10 ** 9\nfor i in range(10 ** 18): x += 1 << i ** 9\n",
     "module in itself": "import torch.nn as nn\nm = nn.Sequential()\nm.m = m\nm.append(m)\nm.eval()\nm(1)\n",
-    "many nested loops": "".join("    " * d + f"for i{d} in x{d}:\n" for d in range(15)) + "    " * 15 + "y = 1\n",
+    "many nested loops": "".join("    " * d + f"for i{d} in x{d}:\n" for d in range(15))
+    + "    " * 15
+    + "y = 1\n",
     "nested calls of nested functions": "def f(n):\n    def g(): return f(n)\n    return g\nf(1)()()()()\n",
     "while true": "while True:\n    x = f(x)\n",
     "broken": "def f(:\n    pass\nx = 1\n",
     "star arguments": "def f(*a, **k): return f(*a, *a, **k, **k)\nf(*[1], **{'a': 1})\n",
-    "metaclass nonsense": "class A(type, metaclass=A, x=1): pass\nclass B(A, A): pass\nclass C(B, A): pass\nC()\n",
+    "metaclass nonsense": "class A(type, metaclass=A, x=1): pass\nclass B(A, A): pass\nclass C(B, A): pass\n",
 }
 
 

@@ -67,7 +67,6 @@ def unused(model, optimizer, loader):
 """
 
 
-
 def summary(trace: Trace) -> str:
     lines = []
     for e in trace.events:
@@ -114,7 +113,11 @@ def test_hash_seeds_do_not_matter(tmp_path: Path) -> None:
     for seed in ("0", "1", "7", "42"):
         environment = {**os.environ, "PYTHONHASHSEED": seed}
         run_ = subprocess.run(
-            [sys.executable, __file__, str(folder)], capture_output=True, text=True, check=True, env=environment
+            [sys.executable, __file__, str(folder)],
+            capture_output=True,
+            text=True,
+            check=True,
+            env=environment,
         )
         results.add(run_.stdout)
     assert len(results) == 1

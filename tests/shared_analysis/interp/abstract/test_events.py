@@ -408,7 +408,9 @@ def test_scheduler_steps_know_their_loops() -> None:
     """)
     assert {len(event.loops) for event in trace.of(SchedulerStep)} == {1}
     assert {len(event.loops) for event in trace.steps} == {2}
-    assert trace.steps[0].loops[1].loop.kind is LoopKind.BATCHES or trace.steps[0].loops[1].loop.over == "loader"
+    assert (
+        trace.steps[0].loops[1].loop.kind is LoopKind.BATCHES or trace.steps[0].loops[1].loop.over == "loader"
+    )
 
 
 def test_generators_of_the_project_run_their_consumer() -> None:
@@ -458,7 +460,9 @@ def test_properties_partials_and_lambdas_are_called() -> None:
 def test_other_files_are_run_where_they_are_called(tmp_path: Path) -> None:
     (tmp_path / "pkg").mkdir()
     (tmp_path / "pkg" / "__init__.py").write_text("from .steps import update\n")
-    (tmp_path / "pkg" / "steps.py").write_text("def update(loss, opt):\n    loss.backward()\n    opt.step()\n")
+    (tmp_path / "pkg" / "steps.py").write_text(
+        "def update(loss, opt):\n    loss.backward()\n    opt.step()\n"
+    )
     main = tmp_path / "train.py"
     text = HEAD + "from pkg import update\ndef train(loader):\n    for x, y in loader:\n"
     main.write_text(text + "        update(F.cross_entropy(model(x), y), optimizer)\n")
