@@ -14,6 +14,8 @@ def isolate() -> None:
     if sys.flags.isolated:
         return
     here = os.path.realpath(os.getcwd())  # noqa: PTH109 - pathlib could be the workspace's
-    unwanted = {os.path.realpath(item or here) for item in os.environ.get("PYTHONPATH", here).split(os.pathsep)}
+    unwanted = {
+        os.path.realpath(item or here) for item in os.environ.get("PYTHONPATH", here).split(os.pathsep)
+    }
     unwanted.add(here)
     sys.path[:] = [item for item in sys.path if os.path.realpath(item or here) not in unwanted]

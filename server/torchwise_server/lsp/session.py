@@ -96,6 +96,7 @@ class Session:
         self._notebook_of: dict[str, OpenNotebook] = {}
         self._others: dict[str, Text] = {}
         self._waiters: dict[tuple[str, Lane], list[tuple[int, asyncio.Future[None]]]] = {}
+        self._asked: dict[tuple[str, Lane], int] = {}  # versions that an answer is still to come for
         self._complained: set[str] = set()
         self._results: dict[str, tuple[str, list[lsp.Diagnostic]]] = {}
         self._result_number = 0
@@ -152,6 +153,7 @@ class Session:
             self._results.pop(client_uri, None)
         self.analysis.forget(document)
         for lane in Lane:
+            self._asked.pop((document.uri, lane), None)
             self._wake(document, lane, None)
         return document
 
@@ -182,13 +184,10 @@ class Session:
 
     def ask(self, document: OpenDocument, delay_s: float = CHECK_DELAY_S) -> None:
         """The document changed: analyse its newest version."""
-        options = self.options_for(document)
-        self.analysis.stop(document, Lane.ESTIMATE)
-        self.analysis.stop(document, Lane.VERIFY)
-        self._wake(document, Lane.VERIFY, None)
-        self.analysis.ask(Lane.CHECK, document, options, delay_s)
+        self.give_up(document, Lane.VERIFY)
+        self._ask(document, Lane.CHECK, delay_s)
         pause_s = ESTIMATE_DELAY_S if document.estimated else 0.0
-        self.analysis.ask(Lane.ESTIMATE, document, options, max(delay_s, pause_s))
+        self._ask(document, Lane.ESTIMATE, max(delay_s, pause_s))
 
     def saved(self, document: OpenDocument) -> None:
         """The file on disk changed: other open files may import it."""
@@ -200,14 +199,13 @@ class Session:
 
     async def checked(self, document: OpenDocument) -> Checked | None:
         """The findings of the newest version; None if the analysis died or the document was closed."""
-        if document.checked is None or document.checked.version < document.version:
-            self.analysis.hurry(document, Lane.CHECK)
-            await self._wait(document, Lane.CHECK)
+        await self._answered(document, Lane.CHECK)
         return document.checked
 
     def give_up(self, document: OpenDocument, lane: Lane) -> None:
         """The user cancelled this work: nobody gets an answer."""
         self.analysis.stop(document, lane)
+        self._asked.pop((document.uri, lane), None)
         self._wake(document, lane, None)
 
     async def verified(self, document: OpenDocument) -> Checked | None:
@@ -218,15 +216,14 @@ class Session:
         if not checked.is_verified and any(
             fix.edits for finding in checked.findings for fix in finding.fixes
         ):
-            self.analysis.ask(Lane.VERIFY, document, self.options_for(document))
-            await self._wait(document, Lane.VERIFY)
+            if (document.uri, Lane.VERIFY) not in self._asked:
+                self._ask(document, Lane.VERIFY)
+            await self._answered(document, Lane.VERIFY)
         return document.checked if document.checked and document.checked.version == document.version else None
 
     async def estimated(self, document: OpenDocument) -> Estimated | None:
         """The estimates of the newest version."""
-        if document.estimated is None or document.estimated.version < document.version:
-            self.analysis.hurry(document, Lane.ESTIMATE)
-            await self._wait(document, Lane.ESTIMATE)
+        await self._answered(document, Lane.ESTIMATE)
         return document.estimated
 
     def received(self, document: OpenDocument, answer: Answer) -> None:
@@ -235,15 +232,16 @@ class Session:
             return
         if isinstance(answer, Checked):
             document.checked = answer
-            self._wake(document, Lane.VERIFY if answer.is_verified else Lane.CHECK, answer.version)
+            self._came(document, Lane.VERIFY if answer.is_verified else Lane.CHECK, answer.version)
             if answer.valid_s is not None and answer.version == document.version:
-                self.analysis.ask(Lane.CHECK, document, self.options_for(document), answer.valid_s + 0.05)
+                options = self.options_for(document)
+                self.analysis.ask(Lane.CHECK, document, options, answer.valid_s + 0.05)
         elif isinstance(answer, Estimated):
             document.estimated = _kept(document.estimated, answer)
-            self._wake(document, Lane.ESTIMATE, answer.version)
+            self._came(document, Lane.ESTIMATE, answer.version)
         elif isinstance(answer, Failure):
             document.resend()
-            self._wake(document, answer.lane, None)
+            self._came(document, answer.lane, answer.version)
         elif isinstance(answer, OutOfStep):
             document.resend()
             self.ask(document, 0.0)
@@ -270,10 +268,24 @@ class Session:
         if self._analysis is not None:
             self._analysis.close()
 
-    async def _wait(self, document: OpenDocument, lane: Lane) -> None:
+    def _ask(self, document: OpenDocument, lane: Lane, delay_s: float = 0.0) -> None:
+        self._asked[document.uri, lane] = document.version
+        self.analysis.ask(lane, document, self.options_for(document), delay_s)
+
+    async def _answered(self, document: OpenDocument, lane: Lane) -> None:
+        """Wait for the answer that is to come, if one is: it may also be a failure."""
+        version = self._asked.get((document.uri, lane))
+        if version is None:
+            return
+        self.analysis.hurry(document, lane)
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.setdefault((document.uri, lane), []).append((document.version, future))
+        self._waiters.setdefault((document.uri, lane), []).append((version, future))
         await future
+
+    def _came(self, document: OpenDocument, lane: Lane, version: int) -> None:
+        if self._asked.get((document.uri, lane), version + 1) <= version:
+            del self._asked[document.uri, lane]
+        self._wake(document, lane, version)
 
     def _wake(self, document: OpenDocument, lane: Lane, version: int | None) -> None:
         """Release who waits for `version` or an earlier one; None: everybody, there will be no answer."""

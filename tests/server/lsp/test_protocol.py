@@ -9,6 +9,9 @@ from tests.server.lsp.editor import Editor, lsp_range, soon
 URI = "file:///project/train%20%28copy%29.py"
 EMOJI = "😋é"
 
+# what does not depend on the client is tested with one
+only_vscode = pytest.mark.parametrize("client_name", ["visual-studio-code"])
+
 
 async def test_capabilities_follow_the_client(editor: Editor) -> None:
     await editor.start()
@@ -52,6 +55,7 @@ async def test_diagnostics_follow_typing(editor: Editor) -> None:
     assert len(await editor.diagnostics(URI)) == 2
 
 
+@only_vscode
 @pytest.mark.parametrize("separator", ["\f\n", "\u2028\n", "\x85\x1c\n", "\r\n", "\r", "\v\r\n"])
 async def test_only_line_endings_end_lines(editor: Editor, separator: str) -> None:
     await editor.start()
@@ -97,6 +101,7 @@ async def test_edits_carry_the_version_where_the_client_takes_it(editor: Editor)
     assert change.text_document == lsp.OptionalVersionedTextDocumentIdentifier(URI, 2)
 
 
+@only_vscode
 async def test_no_actions_elsewhere_or_of_other_kinds(editor: Editor) -> None:
     await editor.start()
     editor.open(URI, "BUG\n\n")
@@ -149,6 +154,7 @@ async def _lens(editor: Editor, title: str) -> lsp.CodeLens:
         await editor.lens_refresh(after=refreshes)
 
 
+@only_vscode
 async def test_memory_report_is_markdown(editor: Editor) -> None:
     await editor.start({"clientShowsReports": True})
     editor.open(URI, "for x in y:\n    UNKNOWN\n")
@@ -160,6 +166,7 @@ async def test_memory_report_is_markdown(editor: Editor) -> None:
     assert not editor.client.messages
 
 
+@only_vscode
 async def test_client_that_shows_no_reports_gets_a_message(editor: Editor) -> None:
     await editor.start()
     editor.open(URI, "for x in y:\n    pass\n")
@@ -184,6 +191,7 @@ async def test_crash_is_contained_told_once_and_survived(editor: Editor) -> None
     assert not editor.client.messages
 
 
+@only_vscode
 async def test_running_work_stops_for_a_newer_version(editor: Editor) -> None:
     await editor.start()
     editor.open(URI, "WAIT")
@@ -193,6 +201,7 @@ async def test_running_work_stops_for_a_newer_version(editor: Editor) -> None:
     assert "stopped" in editor.stderr
 
 
+@only_vscode
 async def test_estimate_gives_way_to_findings(editor: Editor) -> None:
     await editor.start()
     editor.open(URI, "LONG")
@@ -201,6 +210,7 @@ async def test_estimate_gives_way_to_findings(editor: Editor) -> None:
     assert len(await editor.diagnostics(URI)) == 1
 
 
+@only_vscode
 async def test_requests_are_answered_while_work_runs(editor: Editor) -> None:
     await editor.start()
     editor.open(URI, "WAIT")
@@ -209,6 +219,7 @@ async def test_requests_are_answered_while_work_runs(editor: Editor) -> None:
     assert "stopped" not in editor.stderr
 
 
+@only_vscode
 async def test_cancelled_request_is_answered_at_once(editor: Editor) -> None:
     await editor.start()
     editor.open(URI, "WAIT")
@@ -222,12 +233,24 @@ async def test_cancelled_request_is_answered_at_once(editor: Editor) -> None:
         await soon(_result(request))
 
 
+@only_vscode
+async def test_analysis_on_save_waits_for_it(editor: Editor) -> None:
+    await editor.start({"runOn": "save"})
+    editor.open(URI, "")
+    assert await editor.diagnostics(URI) == []
+    editor.edit(URI, (0, 0), (0, 0), "BUG")
+    assert await editor.diagnostics(URI) == []
+    editor.client.text_document_did_save(lsp.DidSaveTextDocumentParams(lsp.TextDocumentIdentifier(URI)))
+    assert len(await editor.diagnostics(URI)) == 1
+
+
 async def _result(request):  # type: ignore[no-untyped-def]
     import asyncio
 
     return await asyncio.wrap_future(request)
 
 
+@only_vscode
 async def test_leaves_at_once_while_work_runs(editor: Editor) -> None:
     await editor.start()
     editor.open(URI, "WAIT")
@@ -236,10 +259,9 @@ async def test_leaves_at_once_while_work_runs(editor: Editor) -> None:
     assert editor.client._server and editor.client._server.returncode == 0
 
 
+@only_vscode
 async def test_long_work_shows_progress_that_can_be_cancelled(editor: Editor) -> None:
     await editor.start()
-    if not (editor.client.capabilities and editor.client.capabilities.window):
-        pytest.skip("no progress in this client")
     editor.open(URI, "WAIT")
     await editor.until(lambda: any(editor.client.progress_reports.values()))
     (token,) = editor.client.progress_reports
@@ -261,10 +283,9 @@ async def test_closing_takes_everything_back(editor: Editor) -> None:
         assert list(last.diagnostics) == []
 
 
+@only_vscode
 async def test_unchanged_diagnostics_are_not_sent_again(editor: Editor) -> None:
     await editor.start()
-    if not editor.pulls:
-        pytest.skip("push has no result ids")
     editor.open(URI, "BUG\n")
 
     def asked(previous: str | None):  # type: ignore[no-untyped-def]
@@ -280,6 +301,7 @@ async def test_unchanged_diagnostics_are_not_sent_again(editor: Editor) -> None:
     assert moved.kind == "full" and moved.items[0].range == lsp_range((0, 1), (0, 4))
 
 
+@only_vscode
 async def test_untitled_documents_work(editor: Editor) -> None:
     await editor.start()
     editor.open("untitled:Untitled-1", "BUG")
@@ -288,6 +310,7 @@ async def test_untitled_documents_work(editor: Editor) -> None:
     assert found.related_information[0].location.uri == "untitled:Untitled-1"
 
 
+@only_vscode
 async def test_wrong_settings_are_told_and_the_rest_is_used(editor: Editor) -> None:
     await editor.start({"codeLens": "yes", "hover": False, "sekect": ["x"]})
     await editor.until(lambda: len(editor.client.log_messages) == 2)
