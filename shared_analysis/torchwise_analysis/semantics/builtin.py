@@ -5,18 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import cast
 
-from torchwise_analysis.interp.abstract import calls, conditions, iteration
+from torchwise_analysis.interp.abstract import calls, iteration
 from torchwise_analysis.interp.abstract import events as ev
 from torchwise_analysis.interp.abstract import values as va
-from torchwise_analysis.interp.abstract.join import join_values
 from torchwise_analysis.interp.abstract.machine import Machine, first_known
 from torchwise_analysis.semantics import tensors
 from torchwise_analysis.semantics.registry import (
-    FUNCTIONS,
     Call,
     fallback,
     function,
-    int_of,
     method,
     text_of,
     truth_of,
@@ -787,6 +784,3 @@ def iterator_method(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
 
 def bool_argument(value: va.Value | None, default: bool) -> bool | None:
     return truth_of(value, default)
-
-
-__all__ = ["FUNCTIONS", "NAMES", "conditions", "int_of", "join_values"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from torchwise_analysis.interp.abstract import calls, conditions, unknowns
+from torchwise_analysis.interp.abstract import calls, unknowns
 from torchwise_analysis.interp.abstract import events as ev
 from torchwise_analysis.interp.abstract import values as va
 from torchwise_analysis.interp.abstract.machine import Hook, Machine, first_known
@@ -936,6 +936,3 @@ def _is_module_base(name: str) -> bool:
     return name.startswith("transformers.") and last.endswith(
         ("Model", "PreTrainedModel", "ForCausalLM", "ForSequenceClassification")
     )
-
-
-__all__ = ["LIBRARY", "Library", "conditions"]

@@ -14,6 +14,7 @@ from torchwise_analysis.interp.abstract import values as va
 from torchwise_analysis.interp.abstract.machine import NOT_RECORDING, Hook, Machine, first_known
 from torchwise_analysis.semantics import distributed, modules
 from torchwise_analysis.semantics.registry import Call, fallback, function, method, truth_of
+from torchwise_analysis.source import nodes as nd
 
 _LIGHTNING_EVALUATION = frozenset(
     [
@@ -120,12 +121,26 @@ def hook_returned(m: Machine, hook_: Hook, obj: va.Obj, function_: va.Function, 
     place = m.entry.place
     if hook_.returns_loss:
         # dictionaries carry the loss and whatever else; the framework detaches the rest
-        m.backward(value, place, how="managed", divides=True, owner=obj)
+        divides = not _drops_item_count(m, function_)
+        m.backward(value, m.returned or place, how="managed", divides=divides, owner=obj)
         return
     m.emit(ev.Configured, place, hook=hook_.name, owner=obj, value=value)
     for tensor in m.tensors(value):
         m.escaped_passes |= tensor.passes
         m.escaped_tokens |= tensor.tokens
+
+
+def _drops_item_count(m: Machine, function_: va.Function) -> bool:
+    """Does `compute_loss` take `num_items_in_batch` and not use it?
+
+    The Trainer then neither divides the loss itself nor gets one that is divided. [transformers
+    `Trainer.training_step`: divides only when the model takes no loss keywords]
+    """
+    node = function_.node
+    if not isinstance(node, nd.FunctionDef) or node.name != "compute_loss":
+        return False
+    name = "num_items_in_batch"
+    return any(p.name == name for p in node.params) and name not in m.body_facts(node.body).names
 
 
 # --------------------------------------------------------------------------- lightning

@@ -222,9 +222,9 @@ def forward(
     values = tuple(call.arguments)
     top = m.forward is None
     grad = None
-    if through == "method" and call.name in _GUARDED_METHODS and inner.cls is None:
-        grad = NOT_RECORDING
-    elif top and not m.passes_of(values) and (m.is_frozen(inner) or parameter_free(m, inner)):
+    guards_itself = through == "method" and call.name in _GUARDED_METHODS and inner.cls is None
+    no_graph = top and not m.passes_of(values) and (m.is_frozen(inner) or parameter_free(m, inner))
+    if guards_itself or no_graph:
         grad = NOT_RECORDING
     bypassed = "" if wrapped else m.wrapped.get(inner.id, "")
     belief = inner.origin in (va.Origin.NAMED, va.Origin.USED, va.Origin.UNSEEN)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import cast
 
-from torchwise_analysis.interp.abstract import calls, iteration
+from torchwise_analysis.interp.abstract import calls
 from torchwise_analysis.interp.abstract import events as ev
 from torchwise_analysis.interp.abstract import values as va
 from torchwise_analysis.interp.abstract.loops import Loop, LoopKind, Turn
@@ -328,6 +328,3 @@ def clip(m: Machine, call: Call) -> va.Value:
         before_managed_backward=m.automatic is not None and "training_step" in m.entry.name,
     )
     return va.Tensor(None)
-
-
-__all__ = ["build", "build_scheduler", "gradient_method", "iteration", "parameter_roots"]

@@ -64,7 +64,7 @@ def _module_code(m: Machine, module: nd.Module, frame: Frame) -> None:
 
 def _contained(m: Machine, place: Place, body: Callable[[], None]) -> None:
     """Run one entry; running out of fuel or failing ends this entry only, and is counted."""
-    frames, mark = list(m.frames), m.state.mark()
+    frames = list(m.frames)
     share = m.limits.entry_visits if m.visits < m.limits.visits // 2 else m.limits.late_visits
     m.cap = min(m.limits.visits, m.visits + share)
     try:
@@ -79,7 +79,6 @@ def _contained(m: Machine, place: Place, body: Callable[[], None]) -> None:
     m.alive, m.loops, m.calls, m.guards, m.world = True, (), (), (), ()
     m.scopes, m.forward, m.automatic, m.nesting = OUTSIDE, None, None, 0
     m.file, m.line = m.path, 0
-    _ = mark
 
 
 def _definitions(body: nd.Block, line: int) -> Iterator[tuple[nd.FunctionDef | nd.ClassDef, int]]:
@@ -211,6 +210,7 @@ def _method_entry(m: Machine, cls: va.Class, obj: va.Obj, function: va.Function,
     if isinstance(function.node, nd.FunctionDef):
         place = Place(function.path, function.node.header.shifted(function.line))
     _fresh(m, gradients=turn == 0)
+    m.returned = None
     m.entry = ev.Entry(
         "hook" if hook else "method",
         f"{cls.name}.{function.name}",

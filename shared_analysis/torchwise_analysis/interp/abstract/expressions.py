@@ -9,7 +9,7 @@ from typing import cast
 from torchwise_analysis.interp.abstract import calls, conditions, iteration
 from torchwise_analysis.interp.abstract import events as ev
 from torchwise_analysis.interp.abstract import values as va
-from torchwise_analysis.interp.abstract.join import join_values, union
+from torchwise_analysis.interp.abstract.join import join_values
 from torchwise_analysis.interp.abstract.limits import DeadPathError
 from torchwise_analysis.interp.abstract.loops import LoopKind, Turn
 from torchwise_analysis.interp.abstract.machine import Evaluate, Machine, first_known
@@ -32,7 +32,11 @@ def constant(m: Machine, node: nd.Constant) -> va.Value:
 
 def name(m: Machine, node: nd.Name) -> va.Value:
     value = m.lookup(node.id)
-    return value if value is not None else m.library.builtin(m, node.id, node)
+    if value is None:
+        return m.library.builtin(m, node.id, node)
+    if isinstance(value, va.Unknown) and "joined" in value.taint:
+        m.counts.lost += 1
+    return value
 
 
 def attribute(m: Machine, node: nd.Attribute) -> va.Value:
@@ -720,5 +724,3 @@ EXPRESSIONS: dict[type, Evaluate] = {
     nd.NamedExpr: named,
     nd.Expr: _unsupported,
 }
-
-__all__ = ["EXPRESSIONS", "WITNESS", "assign", "operate", "union"]

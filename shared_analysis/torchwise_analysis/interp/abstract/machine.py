@@ -6,7 +6,7 @@ modules; here is what they share.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
@@ -14,11 +14,11 @@ from torchwise_analysis.findings import Place
 from torchwise_analysis.interp.abstract import events as ev
 from torchwise_analysis.interp.abstract import values as va
 from torchwise_analysis.interp.abstract.frames import OUTSIDE, Frame, Scopes, World
-from torchwise_analysis.interp.abstract.join import join, join_values
+from torchwise_analysis.interp.abstract.join import join
 from torchwise_analysis.interp.abstract.limits import DeadPathError, Limits, OutOfFuelError, StoppedError
-from torchwise_analysis.interp.abstract.loops import Caller, Loop, LoopKind, LoopPath, Turn, inside
+from torchwise_analysis.interp.abstract.loops import Caller, Loop, LoopKind, LoopPath, inside
 from torchwise_analysis.interp.abstract.relevance import Relevance
-from torchwise_analysis.interp.abstract.state import MISSING, Facts, State
+from torchwise_analysis.interp.abstract.state import Facts, State
 from torchwise_analysis.interp.abstract.static import BodyFacts, LoopFacts, StaticCache
 from torchwise_analysis.interp.abstract.trace import Pass, Silence
 from torchwise_analysis.names.project import Project
@@ -179,6 +179,7 @@ class Machine:
         self.in_place: dict[int, str] = {}
         self.engines: dict[int, va.Obj] = {}
         self.discarded: nd.Node | None = None
+        self.returned: Place | None = None
         self.prepared: dict[int, va.Obj] = {}
         self.hooks: list[tuple[va.Obj, va.Value]] = []
         self.accumulations: dict[int, int] = {}
@@ -1006,11 +1007,6 @@ def _clear(atom: va.Atom) -> va.Atom:
     return va.Atom(lost=lost)
 
 
-def turn_loops(loops: LoopPath) -> Iterator[Loop]:
-    for turn in loops:
-        yield turn.loop
-
-
 def first_known(value: va.Value | None) -> va.Value:
     """The most telling alternative of a union: objects before tensors before unknowns."""
     if value is None:
@@ -1031,6 +1027,3 @@ def first_known(value: va.Value | None) -> va.Value:
             if isinstance(member, kind):
                 return member
     return value.values[0]
-
-
-__all__ = ["MISSING", "Machine", "Turn", "first_known", "join_values"]

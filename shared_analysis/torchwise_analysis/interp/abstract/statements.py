@@ -10,7 +10,7 @@ from torchwise_analysis.interp.abstract import calls, conditions, contexts, expr
 from torchwise_analysis.interp.abstract import events as ev
 from torchwise_analysis.interp.abstract import values as va
 from torchwise_analysis.interp.abstract.frames import Frame
-from torchwise_analysis.interp.abstract.join import join, join_values
+from torchwise_analysis.interp.abstract.join import join
 from torchwise_analysis.interp.abstract.limits import DeadPathError
 from torchwise_analysis.interp.abstract.loops import Loop, LoopKind, Turn
 from torchwise_analysis.interp.abstract.machine import Execute, Machine, first_known
@@ -89,6 +89,8 @@ def return_(m: Machine, node: nd.Return) -> None:
     for state in _state_dicts(m, value):
         m.emit(ev.StateDictUsed, node, state=state, how="return", current=version_of(m, state))
     frame.exits.append((value, m.state.changes(frame.mark)))
+    if len(m.frames) == 2:  # the entry itself returns
+        m.returned = m.place(node)
     m.alive = False
 
 
@@ -575,7 +577,7 @@ def class_def(m: Machine, node: nd.ClassDef) -> None:
         m.eval(keyword.value)
     class_id = m.fresh_id()
     own_bases = [b for b in bases if isinstance(b, va.Class)]
-    library = [m_path(b) for b in bases if isinstance(b, va.Library)]
+    library = [b.path for b in bases if isinstance(b, va.Library)]
     inherited = [p for b in own_bases for p in b.library_bases]
     cls = va.Class(
         m.link(node, f"class {node.name}"),
@@ -592,15 +594,9 @@ def class_def(m: Machine, node: nd.ClassDef) -> None:
         mro = linearize(cls, own_bases, lambda c: c.mro)
     except InconsistentMro:
         mro = (cls, *own_bases)
-    # the class is in its own order: rebuild it with the order it belongs to
-    cls = replace(cls, mro=())
-    object.__setattr__(cls, "mro", (cls, *mro[1:]))
+    cls = replace(cls, ancestors=tuple(mro[1:]))
     m.bind(node.name, cls)
     _class_body(m, node, cls)
-
-
-def m_path(value: va.Library) -> str:
-    return value.path
 
 
 def _class_body(m: Machine, node: nd.ClassDef, cls: va.Class) -> None:
@@ -663,5 +659,3 @@ STATEMENTS: dict[type, Execute] = {
     nd.TypeAliasStmt: nothing,
     nd.Match: match,
 }
-
-__all__ = ["STATEMENTS", "join_values"]

@@ -276,7 +276,7 @@ class Function(Value):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Class(Value):
-    """A class of the project. `mro` starts with itself; `library_bases` are qualified names.
+    """A class of the project. `ancestors` in method resolution order; `library_bases` are qualified names.
 
     Members (functions and class attributes) are state facts under `id`.
     """
@@ -286,9 +286,14 @@ class Class(Value):
     path: str
     line: int
     node: nodes.ClassDef
-    mro: tuple[Class, ...] = ()
+    ancestors: tuple[Class, ...] = ()
     library_bases: tuple[str, ...] = ()
     open_bases: bool = False  # some base is unknown
+
+    @property
+    def mro(self) -> tuple[Class, ...]:
+        """Itself and its ancestors."""
+        return (self, *self.ancestors)
 
     def derives(self, *names: str) -> bool:
         """Does it derive from a library class of one of these qualified names or last parts?"""

@@ -7,10 +7,7 @@ from pathlib import Path
 
 from torchwise_analysis.interp.abstract import run
 from torchwise_analysis.interp.abstract.events import (
-    Backward,
-    Clear,
     Clip,
-    Forward,
     GraphCut,
     LoaderBuilt,
     LossCall,
@@ -20,7 +17,6 @@ from torchwise_analysis.interp.abstract.events import (
     SchedulerStep,
     StateDictUsed,
     Step,
-    Store,
 )
 from torchwise_analysis.interp.abstract.loops import LoopKind
 from torchwise_analysis.interp.abstract.trace import Trace
@@ -500,5 +496,5 @@ def test_clears_are_kept_apart_from_backwards() -> None:
                 optimizer.zero_grad()
                 optimizer.step()
     """)
-    assert trace.of(Clear) and trace.of(Backward) and trace.of(Forward) and not trace.of(Store)
+    assert trace.clears and trace.backwards and trace.forwards and not trace.stores
     assert any(atom.lost for step in trace.steps for atom in step.before)
