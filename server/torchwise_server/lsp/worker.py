@@ -67,7 +67,7 @@ class Worker:
         with self._changed:
             job = self._waiting.get((lane, key))
             if job is not None:
-                job.due = 0.0
+                job.due = min(job.due, time.monotonic())  # never ahead of what was due before
                 self._changed.notify()
 
     def cancel(self, lane: Lane, key: str) -> None:

@@ -38,6 +38,4 @@ async def real_editor(client_name: str) -> AsyncIterator[Editor]:
 async def _running(name: str, command: list[str]) -> AsyncIterator[Editor]:
     editor = await launched(name, command)
     yield editor
-    if not editor.client.stopped:
-        await editor.client.shutdown_session()
-    await editor.client.stop()
+    await editor.stop()

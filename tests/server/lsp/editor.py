@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import TypeVar
 
 import pytest_lsp
 from lsprotocol import types as lsp
 from pytest_lsp.client import LanguageClient, make_test_lsp_client
 
 TIMEOUT_S = 60.0
+T = TypeVar("T")
 
 
 def capabilities(name: str) -> lsp.ClientCapabilities:
@@ -151,6 +153,12 @@ class Editor:
             self.client.workspace_execute_command_async(lsp.ExecuteCommandParams(name, list(arguments)))
         )
 
+    async def stop(self) -> None:
+        """Say goodbye, if nobody did."""
+        if not self.client.stopped:
+            await soon(self.client.shutdown_session())
+        await self.client.stop()  # type: ignore[no-untyped-call]
+
     # ------------------------------------------------------------------ plumbing
 
     async def heard(self) -> None:
@@ -167,13 +175,14 @@ async def launched(name: str, command: list[str]) -> Editor:
     client = make_test_lsp_client()
     editor = Editor(client, name)
 
-    @client.feature(lsp.WORKSPACE_CODE_LENS_REFRESH)
     async def lens_refresh(_: None) -> None:
         editor.lens_refreshes += 1
         await editor.heard()
 
-    @client.feature(lsp.CLIENT_REGISTER_CAPABILITY)
     def registered(_: lsp.RegistrationParams) -> None: ...
+
+    client.feature(lsp.WORKSPACE_CODE_LENS_REFRESH)(lens_refresh)
+    client.feature(lsp.CLIENT_REGISTER_CAPABILITY)(registered)
 
     # pytest-lsp's own handlers keep no versions
     async def published(params: lsp.PublishDiagnosticsParams) -> None:
@@ -214,7 +223,8 @@ async def _listen(editor: Editor, stream: asyncio.StreamReader) -> None:
         await editor.heard()
 
 
-async def soon(work):  # type: ignore[no-untyped-def]
+async def soon(work: Awaitable[T]) -> T:
+    """The result of `work`; a server that does not answer fails the test."""
     return await asyncio.wait_for(work, TIMEOUT_S)
 
 

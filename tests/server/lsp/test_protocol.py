@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable
+
 import pytest
 from lsprotocol import types as lsp
 from tests.server.lsp.editor import Editor, lsp_range, soon
@@ -230,7 +233,7 @@ async def test_cancelled_request_is_answered_at_once(editor: Editor) -> None:
     request = editor.client.protocol.send_request(lsp.TEXT_DOCUMENT_CODE_ACTION, params, msg_id="asked")
     editor.client.cancel_request(lsp.CancelParams("asked"))
     with pytest.raises(Exception, match="canceled"):
-        await soon(_result(request))
+        await soon(asyncio.wrap_future(request))
 
 
 @only_vscode
@@ -242,12 +245,6 @@ async def test_analysis_on_save_waits_for_it(editor: Editor) -> None:
     assert await editor.diagnostics(URI) == []
     editor.client.text_document_did_save(lsp.DidSaveTextDocumentParams(lsp.TextDocumentIdentifier(URI)))
     assert len(await editor.diagnostics(URI)) == 1
-
-
-async def _result(request):  # type: ignore[no-untyped-def]
-    import asyncio
-
-    return await asyncio.wrap_future(request)
 
 
 @only_vscode
@@ -266,6 +263,7 @@ async def test_long_work_shows_progress_that_can_be_cancelled(editor: Editor) ->
     await editor.until(lambda: any(editor.client.progress_reports.values()))
     (token,) = editor.client.progress_reports
     (begin,) = editor.client.progress_reports[token]
+    assert isinstance(begin, lsp.WorkDoneProgressBegin)
     assert begin.title == "torchwise: reading the code"
     editor.client.window_work_done_progress_cancel(lsp.WorkDoneProgressCancelParams(token))
     await editor.until(lambda: "stopped" in editor.stderr)
@@ -288,7 +286,7 @@ async def test_unchanged_diagnostics_are_not_sent_again(editor: Editor) -> None:
     await editor.start()
     editor.open(URI, "BUG\n")
 
-    def asked(previous: str | None):  # type: ignore[no-untyped-def]
+    def asked(previous: str | None) -> Awaitable[lsp.DocumentDiagnosticReport]:
         return editor.client.text_document_diagnostic_async(
             lsp.DocumentDiagnosticParams(lsp.TextDocumentIdentifier(URI), previous_result_id=previous)
         )
@@ -298,7 +296,8 @@ async def test_unchanged_diagnostics_are_not_sent_again(editor: Editor) -> None:
     assert (await soon(asked(first.result_id))).kind == "unchanged"
     editor.edit(URI, (0, 0), (0, 0), " ")
     moved = await soon(asked(first.result_id))
-    assert moved.kind == "full" and moved.items[0].range == lsp_range((0, 1), (0, 4))
+    assert isinstance(moved, lsp.RelatedFullDocumentDiagnosticReport)
+    assert moved.items[0].range == lsp_range((0, 1), (0, 4))
 
 
 @only_vscode
