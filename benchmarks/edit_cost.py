@@ -37,21 +37,18 @@ class Row(NamedTuple):
     keystroke: float
     keystroke_p95: float
     new_line: float
-    tree: float
 
 
 def main() -> None:
     root = Path(sysconfig.get_path("stdlib"))
     paths = [Path(name) for name in sys.argv[1:]] or [root / name for name in DEFAULT_FILES]
-    print(
-        "| file | lines | full LibCST parse | first module | keystroke p50 / p95 | new line | tree | ratio |"
-    )
-    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
+    print("| file | lines | full LibCST parse | first module | keystroke p50 / p95 | new line | ratio |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
     for path in paths:
         row = measure(path)
         print(
             f"| {row.name} | {row.lines:,} | {row.full_parse:.0f} | {row.first_module:.0f} "
-            f"| {row.keystroke:.2f} / {row.keystroke_p95:.2f} | {row.new_line:.2f} | {row.tree:.2f} "
+            f"| {row.keystroke:.2f} / {row.keystroke_p95:.2f} | {row.new_line:.2f} "
             f"| {row.full_parse / row.keystroke:.0f} x |"
         )
 
@@ -67,7 +64,6 @@ def measure(path: Path) -> Row:
         line, indent = _place(text)
         new_lines = [_keystroke(document, line, 0, line, 0, indent + "\n")]
         keys = [_keystroke(document, *edit) for edit in _typing(line, len(indent))]
-        tree = _milliseconds(lambda: document.tree_for(line))
         new_lines.append(_keystroke(document, line, 0, line + 1, 0, ""))
     finally:
         gc.enable()
@@ -82,7 +78,6 @@ def measure(path: Path) -> Row:
         statistics.median(keys),
         p95,
         statistics.median(new_lines),
-        tree,
     )
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 import time
 from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -26,15 +25,15 @@ from torchwise_analysis.source.segments import (
     Segment,
     SegmentCache,
     Stale,
+    TreeCache,
     cut,
-    is_safe_for_libcst,
 )
 
 if TYPE_CHECKING:
     import libcst
 
 _BREAK = re.compile(r"[\r\n]")
-_MAX_TREES = 32
+_MAX_TREES = 512
 _MAX_STAND_INS = 20
 STALE_SECONDS = 5.0
 
@@ -105,7 +104,8 @@ class Document:
         self._text = text
         self._clock = clock
         self._stale_seconds = stale_seconds
-        self._cache = SegmentCache()
+        self._trees = TreeCache(_MAX_TREES)
+        self._cache = SegmentCache(self._trees.lower)
         self._table = LineTable.of(text)
         self._relaxed: LineTable | None = None
         self._segments: _Segments = ()
@@ -114,7 +114,6 @@ class Document:
         self._stale_lines: tuple[tuple[int, int], ...] = ()
         self._module: Module | None = None
         self._is_cut = False
-        self._trees: OrderedDict[str, libcst.Module] = OrderedDict()
 
     @property
     def text(self) -> str:
@@ -189,22 +188,9 @@ class Document:
             return None
         start, segment = found
         source = segment.source()
-        whole_text = source.whole
-        tree = self._trees.get(whole_text)
+        tree = None if segment.is_broken else self._trees.get(source.whole)
         if tree is None:
-            if segment.is_broken or not is_safe_for_libcst(whole_text):
-                return None
-            # not at start-up: the import takes longer than most checks
-            from torchwise_analysis.source import lower_cst
-
-            try:
-                tree = lower_cst.parse(whole_text)
-            except SyntaxError:
-                return None
-            self._trees[whole_text] = tree
-            if len(self._trees) > _MAX_TREES:
-                self._trees.popitem(last=False)
-        self._trees.move_to_end(whole_text)
+            return None
         return SegmentTree(tree, start - (1 if source.prefix else 0), source.prefix, source.suffix)
 
     def comments(self) -> tuple[CommentToken, ...]:

@@ -11,10 +11,11 @@ from __future__ import annotations
 import ast
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from torchwise_analysis.source.lines import count_breaks, split_lines
 from torchwise_analysis.source.lower_ast import AstLowering
@@ -32,6 +33,9 @@ from torchwise_analysis.source.nodes import (
 )
 from torchwise_analysis.source.scanner import BLANK, LineTable, bracket_depth
 from torchwise_analysis.source.scopes import NameCollector, Names
+
+if TYPE_CHECKING:
+    import libcst
 
 SPLIT_ROWS = 40
 
@@ -83,6 +87,7 @@ class Segment:
     __slots__ = (
         "_has_problems",
         "_key",
+        "_lower",
         "_lowered",
         "children",
         "header",
@@ -98,10 +103,12 @@ class Segment:
         self,
         text: str,
         is_nested: bool,
+        lower: Callable[[Source], Lowered],
         header: Segment | None = None,
         children: tuple[tuple[int, Segment], ...] = (),
     ) -> None:
         self.text = text
+        self._lower = lower
         self.is_nested = is_nested
         self.header = header
         self.children = children
@@ -130,7 +137,7 @@ class Segment:
         if self.header is not None:
             return self.header.lowered
         if self._lowered is None:
-            self._lowered = lower_piece(source_of(self.text, self.is_nested))
+            self._lowered = self._lower(source_of(self.text, self.is_nested))
         return self._lowered
 
     @property
@@ -160,7 +167,7 @@ class _Header(Segment):
     @property
     def lowered(self) -> Lowered:
         if self._lowered is None:
-            lowered = lower_piece(self.source())
+            lowered = self._lower(self.source())
             if lowered.error is None and not _is_definition(lowered.body):
                 problem = Problem(Span(0, 0, self.rows, 0), "invalid syntax")
                 lowered = Lowered((), Names(), error=problem)
@@ -207,7 +214,7 @@ def lower_piece(source: Source) -> Lowered:
         problem = _problem(error, source)
     if _NEWER_SYNTAX.search(source.text) is not None and is_safe_for_libcst(whole):
         try:
-            return _by_libcst(whole, is_nested)
+            return _by_libcst(_parse_libcst(whole), whole, is_nested)
         except (SyntaxError, RecursionError):
             # the running Python explains its own grammar better
             pass
@@ -237,11 +244,16 @@ def _by_ast(text: str, is_nested: bool) -> Lowered:
     return Lowered(body, lowering.block.freeze(), lowering.type_names)
 
 
-def _by_libcst(text: str, is_nested: bool) -> Lowered:
+def _parse_libcst(text: str) -> libcst.Module:
     # not at start-up: the import takes longer than most checks
     from torchwise_analysis.source import lower_cst
 
-    tree = lower_cst.parse(text)
+    return lower_cst.parse(text)
+
+
+def _by_libcst(tree: libcst.Module, text: str, is_nested: bool) -> Lowered:
+    from torchwise_analysis.source import lower_cst
+
     lowering = lower_cst.CstLowering(text)
     lowering.base = 1 if is_nested else 0
     body = lowering.module(tree)
@@ -270,14 +282,48 @@ _SWEEP_FLOOR = 1_000_000
 _Key: TypeAlias = "tuple[str, bool, bool]"
 
 
+class TreeCache:
+    """LibCST trees of segments by the text that was parsed; the least recently used go first."""
+
+    def __init__(self, max_trees: int) -> None:
+        self._trees: OrderedDict[str, libcst.Module] = OrderedDict()
+        self._max_trees = max_trees
+
+    def get(self, text: str) -> libcst.Module | None:
+        """The tree of a text; None where LibCST refuses it or would not come back from it."""
+        tree = self._trees.get(text)
+        if tree is None:
+            if not is_safe_for_libcst(text):
+                return None
+            try:
+                tree = _parse_libcst(text)
+            except (SyntaxError, RecursionError):
+                return None
+            self._trees[text] = tree
+            if len(self._trees) > self._max_trees:
+                self._trees.popitem(last=False)
+        self._trees.move_to_end(text)
+        return tree
+
+    def lower(self, source: Source) -> Lowered:
+        """Lower by LibCST; what it refuses, `ast` reads or explains."""
+        whole, is_nested = source.whole, bool(source.prefix)
+        tree = self.get(whole)
+        if tree is None:
+            return lower_piece(source)
+        lowered = _by_libcst(tree, whole, is_nested)
+        return lower_piece(source) if is_nested and not lowered.body else lowered
+
+
 class SegmentCache:
     """Segments by their text: those of the text at hand, and some of earlier ones.
 
     A key is (text, whether it is nested, whether a relaxed table cut it): lines of a long segment
-    depend on the table, those of a short one do not matter.
+    depend on the table, those of a short one do not matter. `lower` gives a segment its meaning.
     """
 
-    def __init__(self, max_retired: int = 1_000) -> None:
+    def __init__(self, lower: Callable[[Source], Lowered] = lower_piece, max_retired: int = 1_000) -> None:
+        self.lower = lower
         self._segments: dict[_Key, Segment] = {}
         self._max_retired = max_retired
         self._characters = 0
@@ -391,7 +437,7 @@ class _Cutter:
             if rows > SPLIT_ROWS and depth < _MAX_DEPTH:
                 segment = self._split(begin, end, level, text, is_nested, depth)
             if segment is None:
-                segment = Segment(text, is_nested)
+                segment = Segment(text, is_nested, self._cache.lower)
             self._cache.put(key, segment)
         return segment
 
@@ -412,10 +458,16 @@ class _Cutter:
         header_text = self._text[self._starts[begin] : self._starts[head + 1]]
         if words[head] == "async" and _ASYNC_DEF.search(header_text) is None:
             return None
-        header = _Header(header_text, is_nested)
+        header = _Header(header_text, is_nested, self._cache.lower)
         offset = self._rows[body] - self._rows[begin]
         children = self.block(body, end, inner, is_nested=True, depth=depth + 1)
-        return Segment(text, is_nested, header, tuple([(row + offset, child) for row, child in children]))
+        return Segment(
+            text,
+            is_nested,
+            self._cache.lower,
+            header,
+            tuple([(row + offset, child) for row, child in children]),
+        )
 
 
 # --------------------------------------------------------------------------- placing
