@@ -26,9 +26,7 @@ class Trial:
     edits: tuple[TextEdit, ...] = ()
 
 
-def remedies_of(
-    measured: Measured, facts: Facts, run: Run, stop: Callable[[], bool]
-) -> tuple[Remedy, ...]:
+def remedies_of(measured: Measured, facts: Facts, run: Run, stop: Callable[[], bool]) -> tuple[Remedy, ...]:
     """The changes that save something, largest first."""
     found: list[Remedy] = []
     for trial in _trials(facts):

@@ -160,6 +160,8 @@ def _collect(facts: Facts, it: Interpreter, path: str) -> None:
     facts.micro_batch = fields.micro_batch_literal(it)
     facts.plan = fields.read_plan(it, measured)
     facts.assumptions = tuple(dict.fromkeys([*it.assumptions, *it.world.assumptions]))
-    facts.choices = {name: Choice(value, options, origin) for name, (value, options, origin) in it.chosen.items()}
+    facts.choices = {
+        name: Choice(value, options, origin) for name, (value, options, origin) in it.chosen.items()
+    }
     facts.read_files = tuple(it.library.imports.read)
     facts.seen = frozenset(it.library.met)

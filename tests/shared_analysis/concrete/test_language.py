@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - a snippet is easier to read beside its name than cut into pieces
 """The driver's Python against CPython's: each snippet sets `result`, both must agree on its repr."""
 
 from __future__ import annotations

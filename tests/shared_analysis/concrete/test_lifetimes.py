@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 
 import pytest
-
 from tests.shared_analysis.concrete.running import collector_off, interpreter, run
 
 MEGABYTE = "torch.empty(262144, device='cuda')"  # one MiB of float32
@@ -25,7 +24,8 @@ SNIPPETS: dict[str, tuple[str, int]] = {
     "loop variables survive": (f"for i in range(3):\n    x = {MEGABYTE}", 1),
     "comprehension variables do not": (f"y = [0 for x in [{MEGABYTE}]]", 0),
     "the exception name is dropped": (
-        f"def f():\n    x = {MEGABYTE}\n    raise ValueError(x)\ntry:\n    f()\nexcept ValueError as e:\n    pass",
+        f"def f():\n    x = {MEGABYTE}\n    raise ValueError(x)\n"
+        "try:\n    f()\nexcept ValueError as e:\n    pass",
         0,
     ),
     "lists hold": (f"x = [{MEGABYTE} for _ in range(3)]\nx.pop()", 2),

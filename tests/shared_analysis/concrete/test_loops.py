@@ -46,7 +46,8 @@ BODIES = {
         "    optimizer.step()\n    optimizer.zero_grad()\n"
     ),
     "evaluation before": (
-        "with torch.no_grad():\n    for i in range(5):\n        model(x)\nfor i in range(10):  # here\n    step()\n"
+        "with torch.no_grad():\n    for i in range(5):\n        model(x)\n"
+        "for i in range(10):  # here\n    step()\n"
     ),
     "evaluation inside": (
         "def evaluate():\n    out = {}\n    for split in ('train', 'val'):\n"
@@ -85,7 +86,10 @@ def test_accumulation_is_counted(name: str) -> None:
 
 
 def test_an_unknown_in_a_model_stops_loudly() -> None:
-    body = "from somewhere import mystery\nclass Net(nn.Module):\n    def forward(self, x):\n        return mystery(x)\nNet()(x)\n"
+    body = (
+        "from somewhere import mystery\nclass Net(nn.Module):\n"
+        "    def forward(self, x):\n        return mystery(x)\nNet()(x)\n"
+    )
     report = estimate(body)
     assert report.estimates == ()
     assert "mystery" in report.unanswered[0].message

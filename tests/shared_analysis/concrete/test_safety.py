@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-
 from tests.shared_analysis.concrete.running import interpreter, run, shown
+
 from torchwise_analysis.interp.concrete import text
 from torchwise_analysis.interp.concrete.errors import OutOfFuel, Raised, Stopped
 from torchwise_analysis.interp.concrete.values import Unknown
@@ -18,7 +18,7 @@ ESCAPES = {
     "builtin module": "result = [].append.__self__.__class__.__init__.__globals__",
     "format attribute": "def f(): pass\nresult = '{0.__globals__}'.format(f)",
     "generator frame": "g = (x for x in [])\nresult = g.gi_frame.f_globals",
-    "exception traceback": "try:\n    1 / 0\nexcept Exception as e:\n    result = e.__traceback__.tb_frame.f_globals",
+    "traceback": "try:\n    1 / 0\nexcept Exception as e:\n    result = e.__traceback__.tb_frame.f_globals",
     "getattr of a host slot": "result = getattr('x', '_' + '_reduce_ex__')(2)",
     "import machinery": "result = __import__('os').system",
     "module loader": "import math\nresult = math.__loader__",
@@ -87,7 +87,9 @@ def test_bombs_are_bounded(name: str) -> None:
 
 
 def test_large_ranges_stay_lazy() -> None:
-    assert shown("r = range(10 ** 15)\nresult = (len(r), r[10 ** 14], 7 in r)") == f"({10**15}, {10**14}, True)"
+    assert (
+        shown("r = range(10 ** 15)\nresult = (len(r), r[10 ** 14], 7 in r)") == f"({10**15}, {10**14}, True)"
+    )
 
 
 def test_a_programs_except_does_not_swallow_the_end_of_fuel() -> None:

@@ -233,8 +233,7 @@ def _type(it: Interpreter, cls: Class, args: list[Value], keywords: Keywords) ->
     if len(args) == 1:
         return it.class_of(args[0])
     bases = [b for b in it.iterate(args[1]) if isinstance(b, Class)]
-    made = classes.new_class(it, text.text_of(it, args[0]), bases, it.as_keywords(args[2]), "__main__")
-    return made
+    return classes.new_class(it, text.text_of(it, args[0]), bases, it.as_keywords(args[2]), "__main__")
 
 
 def _property(it: Interpreter, cls: Class, args: list[Value], keywords: Keywords) -> Value:
@@ -312,7 +311,7 @@ def _round(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
     if it.is_tensor(value):
         return it.library.call_method(it, value, "round", [], {})
     digits = args[1] if len(args) > 1 else keywords.get("ndigits")
-    return round(cast(float, _number(it, value)), cast("int | None", digits))  # type: ignore[arg-type]
+    return round(cast(float, _number(it, value)), cast("int", digits))
 
 
 def _pow(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
@@ -445,11 +444,23 @@ def _filtered(it: Interpreter, function: Value, source: Iterator[Value]) -> Iter
 
 
 def _any(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
-    return any(it.truth(v) for v in it.iterate(args[0]))
+    return _quantified(it, args[0], True)
 
 
 def _all(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
-    return all(it.truth(v) for v in it.iterate(args[0]))
+    return _quantified(it, args[0], False)
+
+
+def _quantified(it: Interpreter, source: Value, decisive: bool) -> Value:
+    """`any` (decided by a true element) and `all` (by a false one); what stays open is not known."""
+    doubt = ""
+    for value in it.iterate(source):
+        why = it.undecided(value)
+        if why:
+            doubt = doubt or why
+        elif it.truth(value) is decisive:
+            return decisive
+    return Unknown(doubt, it.origin()) if doubt else not decisive
 
 
 def _iter(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
@@ -485,8 +496,7 @@ def _next(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
 def _isinstance(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
     value, wanted = args
     if isinstance(value, Unknown):
-        it.assume(f"{value.why} is of none of the types asked for")
-        return False
+        return Unknown(f"the type of {value.why}", value.origin)
     cls = it.class_of(value)
     return any(_is_kind(it, cls, value, one) for one in _flat(wanted))
 
@@ -620,7 +630,7 @@ def _number_text(host: Callable[[int], str]) -> Call:
 
 
 def _open(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
-    return Unknown("a file's content", it.origin())
+    return it.library.open_file(it, args, keywords)
 
 
 def _refused(name: str) -> Call:

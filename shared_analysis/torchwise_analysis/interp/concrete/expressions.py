@@ -32,12 +32,12 @@ Evaluate = Callable[["Interpreter", nodes.Expr, Frame], Value]
 def constant(it: Interpreter, node: nodes.Constant, frame: Frame) -> Value:
     value = node.value
     if value.__class__ is int and not frame.module.is_library and it.module_depth == 0:
-        return literal(it, cast(int, value), node, frame)
+        return literal(it, value, node, frame)
     return Ellipsis if value is nodes.EllipsisType.ELLIPSIS else value
 
 
 def literal(it: Interpreter, value: int, node: nodes.Constant, frame: Frame) -> Value:
-    """A whole number of the script, with its place; a run that tries a change may put another in its stead."""
+    """A whole number of the script with its place; a run that tries a change may put another one here."""
     origin = it.origin_of(node, frame)
     columns = (node.span.column, node.span.end_column)
     if it.literals:
@@ -81,13 +81,13 @@ def slice_(it: Interpreter, node: nodes.Slice, frame: Frame) -> Value:
 
 
 def call(it: Interpreter, node: nodes.Call, frame: Frame) -> Value:
-    if node.func.__class__ is nodes.Name and not node.args and cast(nodes.Name, node.func).id == "super":
+    if node.func.__class__ is nodes.Name and not node.args and node.func.id == "super":
         return zero_argument_super(it, frame)
     callee = it.evaluate(node.func, frame)
     args: list[Value] = []
     for argument in node.args:
         if argument.__class__ is nodes.Starred:
-            args.extend(it.iterate(it.evaluate(cast(nodes.Starred, argument).value, frame)))
+            args.extend(it.iterate(it.evaluate(argument.value, frame)))
         else:
             args.append(it.evaluate(argument, frame))
     keywords: dict[str, Value] = {}
@@ -123,6 +123,9 @@ def binary(it: Interpreter, node: nodes.Binary, frame: Frame) -> Value:
 def unary(it: Interpreter, node: nodes.Unary, frame: Frame) -> Value:
     operand = it.evaluate(node.operand, frame)
     if node.op == "not":
+        undecided = it.undecided(operand)
+        if undecided:
+            return Unknown(f"the opposite of {undecided}", it.origin())
         return not it.truth(operand, node, frame)
     it.place(node, frame)
     return operators.unary(it, node.op, operand)
@@ -162,7 +165,7 @@ def elements(it: Interpreter, members: tuple[nodes.Expr, ...], frame: Frame) -> 
     out: list[Value] = []
     for member in members:
         if member.__class__ is nodes.Starred:
-            out.extend(it.iterate(it.evaluate(cast(nodes.Starred, member).value, frame)))
+            out.extend(it.iterate(it.evaluate(member.value, frame)))
         else:
             out.append(it.evaluate(member, frame))
     return out
@@ -233,13 +236,23 @@ def _rounds(
         it.burn()
         it.assign(generator.target, item, inner)
         del item
-        if not all(it.truth(it.evaluate(test, inner), test, inner) for test in generator.conditions):
+        if not all(_keeps(it, test, inner) for test in generator.conditions):
             continue
         if index + 1 == len(generators):
             yield None
         else:
             deeper = it.iterate(it.evaluate(generators[index + 1].iter, inner))
             yield from _rounds(it, generators, index + 1, inner, deeper)
+
+
+def _keeps(it: Interpreter, test: nodes.Expr, inner: Frame) -> bool:
+    """A condition of a comprehension; what may pass is kept, as the element of a list that is not known."""
+    value = it.evaluate(test, inner)
+    why = it.undecided(value)
+    if why and not it.module_depth:
+        it.assume(f"{why} is taken to hold")
+        return True
+    return it.truth(value, test, inner)
 
 
 def lambda_(it: Interpreter, node: nodes.Lambda, frame: Frame) -> Value:

@@ -151,7 +151,7 @@ class Interpreter:
         self.assumptions.setdefault(sentence, self.origin())
 
     def choose(self, name: str, options: tuple[object, ...], sentence: str) -> object:
-        """The value of a fact that the script does not settle: the first option, or the one this run is to try."""
+        """A fact that the script does not settle: the first option, or the one this run is to try."""
         value = self.choices.get(name, options[0])
         self.chosen.setdefault(name, (value, options, self.origin()))
         self.assume(sentence.format(value))
@@ -201,6 +201,16 @@ class Interpreter:
         if self.library.star_unknown(module):
             return Unknown(f"the name {name}", self.origin())
         raise self.error("NameError", f"name '{name}' is not defined")
+
+    def undecided(self, value: Value) -> str:
+        """What a condition hangs on if it can be neither true nor false here; empty if it is decided."""
+        if isinstance(value, Symbol):
+            return "" if value.is_int and not value.terms else value.why
+        if isinstance(value, Unknown):
+            return value.why
+        if isinstance(value, Tensor) and self.library.known_number(value) is None:
+            return "the value of a tensor"
+        return ""
 
     def truth(self, value: Value, node: nodes.Expr | None = None, frame: Frame | None = None) -> bool:
         """`bool(value)`; a condition that is not known counts as false, and the answer says so."""
@@ -433,9 +443,13 @@ class Interpreter:
         if initialize is not MISSING:
             args.insert(0, made)
             self.call(initialize, args, keywords)
-        elif args or keywords:
-            if isinstance(made, Instance) and made.payload is None and not cls.trait("exception"):
-                raise self.error("TypeError", f"{cls.name}() takes no arguments")
+        elif (
+            (args or keywords)
+            and isinstance(made, Instance)
+            and made.payload is None
+            and not cls.trait("exception")
+        ):
+            raise self.error("TypeError", f"{cls.name}() takes no arguments")
         return made
 
     def allocate(self, cls: Class, args: list[Value], keywords: dict[str, Value]) -> Value:
@@ -792,9 +806,10 @@ class Interpreter:
         self, owner: list[Value] | tuple[Value, ...] | str | bytes | range, index: Value
     ) -> Value:
         if isinstance(index, slice):
-            bounds = [None if v is None else self._bound(v) for v in (index.start, index.stop, index.step)]
-            if any(isinstance(v, (Unknown, Symbol)) for v in bounds):
+            parts: tuple[Value, ...] = (index.start, index.stop, index.step)
+            if any(isinstance(v, (Unknown, Symbol)) for v in parts):
                 return Unknown("a slice with bounds that are not known", self.origin())
+            bounds = [None if v is None else operators.index_of(self, v) for v in parts]
             return owner[slice(*bounds)]
         if isinstance(index, (Unknown, Symbol)):
             if isinstance(owner, (list, tuple)) and owner:
@@ -805,9 +820,6 @@ class Interpreter:
         if not -len(owner) <= position < len(owner):
             raise self.error("IndexError", f"{self.class_of(owner).name} index out of range")
         return owner[position]
-
-    def _bound(self, value: Value) -> Value:
-        return value if isinstance(value, (Unknown, Symbol)) else operators.index_of(self, value)
 
     def _dict_item(self, owner: dict[Value, Value], index: Value) -> Value:
         if isinstance(index, (Unknown, Symbol)):
@@ -893,8 +905,8 @@ class Interpreter:
 
     # -- iteration
 
-    def iterate(self, value: Value, loop: bool = False) -> Iterator[Value]:
-        """`iter(value)`; `loop` says that the step loop may be over it, which takes as many rounds as it needs."""
+    def iterate(self, value: Value) -> Iterator[Value]:
+        """`iter(value)`."""
         if isinstance(value, range) and value.stop - value.start > MANY_NUMBERS:
             return self._burning(iter(value))
         if isinstance(value, (list, tuple, str, range, bytes)):

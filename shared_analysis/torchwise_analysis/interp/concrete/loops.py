@@ -71,7 +71,8 @@ class Watch:
     """One run of one loop."""
 
     __slots__ = (
-        "backwards", "calls", "generations", "is_promising", "measuring", "origin", "passive", "rounds", "steps", "steps_inside", "taken",
+        "backwards", "calls", "generations", "is_promising", "measuring", "origin", "passive", "rounds",
+        "steps", "steps_inside", "taken",
     )  # fmt: skip
 
     def __init__(self, it: Interpreter, origin: Origin, is_library: bool) -> None:

@@ -105,7 +105,10 @@ def binary(it: Interpreter, op: str, left: Value, right: Value) -> Value:
         return symbol_binary(op, left, right)
     if op == "|" and (isinstance(left, Class) or isinstance(right, Class)):
         # a union of types, as `isinstance` takes it
-        return (*(left if isinstance(left, tuple) else (left,)), *(right if isinstance(right, tuple) else (right,)))
+        return (
+            *(left if isinstance(left, tuple) else (left,)),
+            *(right if isinstance(right, tuple) else (right,)),
+        )
     if isinstance(left, Instance) or isinstance(right, Instance):
         return _by_method(it, op, left, right)
     if isinstance(left, Size):

@@ -195,17 +195,37 @@ def import_from(it: Interpreter, node: nodes.ImportFrom, frame: Frame) -> Outcom
 
 def if_(it: Interpreter, node: nodes.If, frame: Frame) -> Outcome:
     test = it.evaluate(node.test, frame)
-    if isinstance(test, Unknown) and _is_last_resort(node):
+    undecided = it.undecided(test)
+    if undecided:
         it.place(node, frame)
-        it.assume(f"of the cases of {test.why} the first one is taken")
-        return run_block(it, node.body, frame)
+        if isinstance(test, Unknown) and _is_last_resort(node):
+            it.assume(f"of the cases of {undecided} the first one is taken")
+            return run_block(it, node.body, frame)
+        if node.orelse and _ends_the_script(node.orelse):
+            it.assume(f"the condition on {undecided} is taken to be true: the script would end otherwise")
+            return run_block(it, node.body, frame)
     taken = it.truth(test, node.test, frame)
     del test
     return run_block(it, node.body if taken else node.orelse, frame)
 
 
+def _ends_the_script(block: nodes.Block) -> bool:
+    """Whether a block raises or exits at its end."""
+    last = block[-1]
+    while isinstance(last, nodes.Placed) and last.body:
+        last = last.body[-1]
+    if isinstance(last, nodes.ExprStmt) and isinstance(last.value, nodes.Call):
+        function = last.value.func
+        name = function.attr if isinstance(function, nodes.Attribute) else ""
+        name = function.id if isinstance(function, nodes.Name) else name
+        return name in ("exit", "quit", "_exit")
+    return isinstance(last, nodes.Raise)
+
+
 def _is_last_resort(node: nodes.If) -> bool:
     """`if a == x: ... elif a == y: ...` without `else`: one of the cases must be meant."""
+    if not isinstance(node.test, nodes.Compare):
+        return False
     cases = 1
     while len(node.orelse) == 1 and isinstance(node.orelse[0], nodes.If):
         node = node.orelse[0]
@@ -216,7 +236,7 @@ def _is_last_resort(node: nodes.If) -> bool:
 def for_(it: Interpreter, node: nodes.For, frame: Frame) -> Outcome:
     source = it.evaluate(node.iter, frame)
     is_counted = isinstance(source, (range, list, tuple))
-    items = it.iterate(source, loop=True)
+    items = it.iterate(source)
     del source
     watch = it.loops.enter(it, node, frame)
     while True:
@@ -484,13 +504,13 @@ def _generate_statement(
         outcome = yield from _generate_loop(it, node, frame)
         return outcome
     if isinstance(node, nodes.With):
-        managers = []
-        for item in node.items:
-            manager = it.evaluate(item.context, frame)
-            value = it.enter(manager)
+        managers: list[Value] = []
+        for with_item in node.items:
+            manager = it.evaluate(with_item.context, frame)
+            entered = it.enter(manager)
             managers.append(manager)
-            if item.target is not None:
-                it.assign(item.target, value, frame)
+            if with_item.target is not None:
+                it.assign(with_item.target, entered, frame)
         try:
             outcome = yield from generate(it, node.body, frame)
         finally:
@@ -504,9 +524,7 @@ def _generate_statement(
     frame.sent = sent
     for expression in own:
         if isinstance(expression, nodes.YieldFrom):
-            source = it.evaluate(expression.value, frame)
-            for item in it.iterate(source):
-                yield item
+            yield from it.iterate(it.evaluate(expression.value, frame))
             sent[id(expression)] = None
         elif isinstance(expression, nodes.Yield):
             value = None if expression.value is None else it.evaluate(expression.value, frame)
@@ -522,7 +540,7 @@ def _generate_statement(
 def _generate_loop(
     it: Interpreter, node: nodes.For | nodes.While, frame: Frame
 ) -> Generator[Value, None, Outcome]:
-    items = it.iterate(it.evaluate(node.iter, frame), loop=True) if isinstance(node, nodes.For) else None
+    items = it.iterate(it.evaluate(node.iter, frame)) if isinstance(node, nodes.For) else None
     while True:
         it.burn()
         if isinstance(node, nodes.For):

@@ -13,6 +13,7 @@ from torchwise_analysis.interp.concrete.values import (
     Instance,
     ModuleValue,
     Namespace,
+    Opaque,
     Symbol,
     Unknown,
     Value,
@@ -39,6 +40,8 @@ def text_of(it: Interpreter, value: Value, depth: int = 0) -> str:
     """`str(value)`."""
     if isinstance(value, str):
         return str(value)
+    if isinstance(value, Opaque) and value.kind == "pathlib.Path" and isinstance(value.payload, str):
+        return value.payload
     if isinstance(value, Instance):
         if isinstance(value.payload, str):
             return value.payload
@@ -122,7 +125,8 @@ def _instance(it: Interpreter, value: Instance, depth: int) -> str:
         shown = ", ".join(f"{n}={repr_of(it, value.attributes.get(n), depth + 1)}" for n in fields)
         return f"{value.cls.name}({shown})"
     if value.cls.trait("enum") and "_name_" in value.attributes:
-        return f"<{value.cls.name}.{value.attributes['_name_']}: {repr_of(it, value.attributes['_value_'], depth + 1)}>"
+        shown = repr_of(it, value.attributes["_value_"], depth + 1)
+        return f"<{value.cls.name}.{value.attributes['_name_']}: {shown}>"
     names = value.cls.trait("namedtuple")
     if isinstance(names, tuple) and isinstance(value.payload, tuple):
         shown = ", ".join(

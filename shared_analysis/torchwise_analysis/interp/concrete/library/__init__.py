@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from torchwise_analysis.interp.concrete.errors import Stopped
+from torchwise_analysis.interp.concrete.library import files
 from torchwise_analysis.interp.concrete.library.huggingface import Transformers, helpers
 from torchwise_analysis.interp.concrete.library.imports import Imports
 from torchwise_analysis.interp.concrete.library.spaces import Spaces
@@ -135,6 +136,7 @@ class Library:
         self.methods: dict[str, Builtin] = {}
         self.override = ForwardOverride(it)
         self.spaces = Spaces(it)
+        self.open_file = files.open_file
         self.functions: dict[str, Builtin] = {}
         # facts of the plan as they are met: name -> (value, place)
         self.met: dict[str, tuple[object, Origin | None]] = {}
@@ -318,7 +320,9 @@ class Library:
 
     def built(self, model: Module, kind: str) -> None:
         """A library's model was made: its kind names it in the plan."""
-        self.met.setdefault("model", (f"{self.class_of(model).name} ({kind})" if kind else "", self.it.origin()))
+        self.met.setdefault(
+            "model", (f"{self.class_of(model).name} ({kind})" if kind else "", self.it.origin())
+        )
 
     def note_models(self) -> None:
         """Count the models called so far, while they are alive."""
@@ -770,9 +774,9 @@ class Library:
 
     def as_mapping(self, value: Value) -> dict[Value, Value] | None:
         if isinstance(value, Opaque):
-            return dict(value.attributes)
+            return {name: member for name, member in value.attributes.items()}  # noqa: C416 - other key type
         if isinstance(value, Module):
-            return {k: v for k, v in module_items(value).items()}
+            return module_items(value)
         return None
 
     def truth_of_module(self, value: Module) -> bool | None:
@@ -872,7 +876,7 @@ def _family_field(it: Interpreter, owner: Config | ModelOutput, name: str) -> Va
 
 
 def module_items(value: Module) -> dict[Value, Value]:
-    return {**value.children}
+    return {name: child for name, child in value.children.items()}  # noqa: C416 - other key type
 
 
 def _whole_numbers(values: Sequence[Value]) -> Iterator[Int]:

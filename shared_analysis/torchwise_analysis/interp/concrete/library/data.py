@@ -238,7 +238,7 @@ def collate(it: Interpreter, samples: list[Value], size: int | None = None) -> V
         return it.library.call_function(it, "torch.empty", [(count, *first.shape)], {"dtype": first.dtype})
     if isinstance(first, Instance) and first.payload is not None:
         first = first.payload
-    if isinstance(first, bool) or (isinstance(first, int)) or (isinstance(first, Symbol) and first.is_int):
+    if isinstance(first, int) or (isinstance(first, Symbol) and first.is_int):
         return it.library.call_function(it, "torch.empty", [(count,)], {"dtype": DTYPES["int64"]})
     if isinstance(first, (float, Symbol)):
         return it.library.call_function(it, "torch.empty", [(count,)], {"dtype": DTYPES["float64"]})

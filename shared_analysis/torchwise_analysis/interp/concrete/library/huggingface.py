@@ -1,4 +1,4 @@
-"""transformers: model files of the installed package interpreted, hand-written families where it is not there.
+"""transformers: model files of the installed package interpreted, families where it is not there.
 
 Auto classes and the package's lazy top level are resolved here; what surrounds the model files comes from
 `replacements`.
@@ -6,8 +6,8 @@ Auto classes and the package's lazy top level are resolved here; what surrounds 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 from torchwise_analysis.interp.concrete import text
@@ -99,7 +99,7 @@ class Transformers:
         """Names of the folders below `transformers/models`."""
         if self._folders is None:
             source = self.it.project.find("transformers.models", "")
-            self._folders = [] if source is None else _listed(os.path.dirname(source.path))
+            self._folders = [] if source is None else _listed(Path(source.path).parent)
         return self._folders
 
     def top_level(self, name: str) -> Value:
@@ -161,7 +161,7 @@ class Transformers:
                 return self.it.call(cls, [], dict(changes))
         if model_type in families.FAMILIES:
             given = {k: self.it.library.argument(v, k) for k, v in changes.items()}
-            return cast(Value, families.FAMILIES[model_type].config(**given))
+            return families.FAMILIES[model_type].config(**given)
         raise Stopped(f"the source of transformers' {model_type} cannot be read", self.it.origin())
 
     def _config_class(self, model_type: str) -> Class | None:
@@ -185,7 +185,7 @@ class Transformers:
         short = name.rpartition("/")[2].lower()
         for family in families.FAMILIES.values():
             if short in family.checkpoints or short == family.model_type:
-                known: Keywords = {k: cast(Value, v) for k, v in family.checkpoints.get(short, {}).items()}
+                known: Keywords = dict(family.checkpoints.get(short, {}))
                 return self.config(family.model_type, {**known, **changes})
         raise Stopped(f"the configuration of {name} is not known", self.it.origin())
 
@@ -246,14 +246,15 @@ class Transformers:
             if name in heads:
                 return self._family_model(name, heads[name])
             if name.lower() == f"{family.model_type}config":
-                model_type = family.model_type
-                call = Builtin(name, lambda it, a, k: self.config(model_type, k))
-                return Opaque(
-                    name,
-                    {"from_pretrained": Builtin("from_pretrained", lambda it, a, k: self.preset(a[0], _fields_only(k)))},
-                    call=call.call,
-                )
+                return self._family_config(name, family.model_type)
         return MISSING
+
+    def _family_config(self, name: str, model_type: str) -> Value:
+        def from_pretrained(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+            return self.preset(args[0], _fields_only(keywords))
+
+        members: dict[str, Value] = {"from_pretrained": Builtin("from_pretrained", from_pretrained)}
+        return Opaque(name, members, call=lambda it, a, k: self.config(model_type, k))
 
     def _family_model(self, name: str, auto: str) -> Value:
         made = self._auto_model(auto)
@@ -271,13 +272,22 @@ def dtype_of(value: Value) -> DType | None:
 
 def _fields_only(keywords: Keywords) -> Keywords:
     """Options of `from_pretrained` that end in the configuration."""
-    names = ("num_labels", "use_cache", "output_hidden_states", "output_attentions", "problem_type", "id2label")
-    return {k: v for k, v in keywords.items() if k in names or k.endswith(("dropout", "pdrop", "dropout_prob"))}
+    names = (
+        "num_labels",
+        "use_cache",
+        "output_hidden_states",
+        "output_attentions",
+        "problem_type",
+        "id2label",
+    )
+    return {
+        k: v for k, v in keywords.items() if k in names or k.endswith(("dropout", "pdrop", "dropout_prob"))
+    }
 
 
-def _listed(folder: str) -> list[str]:
+def _listed(folder: Path) -> list[str]:
     try:
-        return sorted(name for name in os.listdir(folder) if name.isidentifier())
+        return sorted(entry.name for entry in folder.iterdir() if entry.name.isidentifier())
     except OSError:
         return []
 
@@ -306,7 +316,9 @@ def _field_defaults(it: Interpreter, args: list[Value], keywords: Keywords) -> V
         for name, value in cls.members.items():
             if isinstance(value, Opaque) and value.kind == "dataclasses.Field":
                 factory = value.attributes.get("default_factory")
-                out[name] = it.call(factory, [], {}) if factory is not None else value.attributes.get("default")
+                out[name] = (
+                    it.call(factory, [], {}) if factory is not None else value.attributes.get("default")
+                )
     return out
 
 

@@ -32,11 +32,13 @@ class Imports:
         self.it = it
         self.loaded: dict[str, Value] = {}
         self.read: list[str] = []
+        self.main_path = ""
         self.scopes: dict[int, LazyScope] = {}
         self._replacements: dict[str, LazyScope | None] = {}
 
     def run_main(self, module: nodes.Module) -> ModuleValue:
         """Execute a script as `__main__`."""
+        self.main_path = module.path
         main = ModuleValue("__main__", module.path, is_package=False, is_library=False)
         main.names["__name__"] = "__main__"
         main.names["__file__"] = module.path

@@ -146,9 +146,8 @@ class Spaces:
         """Attributes of devices and types."""
         if isinstance(owner, Device) and name in ("type", "index"):
             return owner.type if name == "type" else owner.index
-        if isinstance(owner, DType):
-            if name in ("is_floating_point", "is_complex", "is_signed", "itemsize"):
-                return getattr(owner, name)
+        if isinstance(owner, DType) and name in ("is_floating_point", "is_complex", "is_signed", "itemsize"):
+            return getattr(owner, name)
         return MISSING
 
     def class_member(self, owner: Class, name: str) -> Value:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 
 from torchwise_analysis.interp.concrete import classes, operators, text
 from torchwise_analysis.interp.concrete.errors import Raised, Stopped
+from torchwise_analysis.interp.concrete.library import files
 from torchwise_analysis.interp.concrete.library.options import argparse_module
 from torchwise_analysis.interp.concrete.values import (
     MISSING,
@@ -45,7 +46,7 @@ _ENDLESS = 1 << 30
 
 def standard_modules(it: Interpreter) -> dict[str, Namespace]:
     """Name spaces by module name."""
-    made = {
+    made: dict[str, dict[str, Value]] = {
         "math": _math(),
         "functools": _functools(),
         "itertools": _itertools(),
@@ -59,12 +60,11 @@ def standard_modules(it: Interpreter) -> dict[str, Namespace]:
         "random": _random(),
         "os": _os(),
         "sys": _sys(),
-        "time": {n: Builtin(n, _clock) for n in ("time", "perf_counter", "monotonic", "process_time")}
-        | {"sleep": Builtin("sleep", _nothing), "strftime": Builtin("strftime", _text_of_world)},
+        "time": _time(),
         "warnings": {n: Builtin(n, _nothing) for n in ("warn", "filterwarnings", "simplefilter")},
         "contextlib": _contextlib(),
         "argparse": argparse_module(it),
-        "pathlib": {"Path": Builtin("Path", _path), "PurePath": Builtin("PurePath", _path)},
+        "pathlib": dict.fromkeys(("Path", "PurePath", "PosixPath"), files.path_class()),
         "types": _types(it),
         "numbers": {
             "Number": it.types.named("Number"),
@@ -90,6 +90,15 @@ def standard_modules(it: Interpreter) -> dict[str, Namespace]:
     spaces["os.path"] = cast(Namespace, spaces["os"].members["path"])
     spaces["builtins"].resolve = lambda name: it.builtins.get(name, MISSING)
     return spaces
+
+
+def _time() -> dict[str, Value]:
+    members: dict[str, Value] = {
+        name: Builtin(name, _clock) for name in ("time", "perf_counter", "monotonic", "process_time")
+    }
+    members["sleep"] = Builtin("sleep", _nothing)
+    members["strftime"] = Builtin("strftime", _text_of_world)
+    return members
 
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -446,14 +455,12 @@ def _islice(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
 
 
 def _sliced(source: Iterator[Value], start: int, stop: int | None, step: int) -> Iterator[Value]:
-    position = 0
     if stop == 0:
         return
-    for item in source:
+    for position, item in enumerate(source):
         if position >= start and (position - start) % step == 0:
             yield item
-        position += 1
-        if stop is not None and position >= stop:
+        if stop is not None and position + 1 >= stop:
             return
 
 
@@ -841,7 +848,10 @@ def _abc(it: Interpreter) -> dict[str, Value]:
 
 
 def _abstract_collections(it: Interpreter) -> dict[str, Value]:
-    names = "Callable Collection Container Hashable Iterable Iterator Generator Mapping MutableMapping MutableSequence Sequence Set Sized"
+    names = (
+        "Callable Collection Container Hashable Iterable Iterator Generator Mapping MutableMapping "
+        "MutableSequence Sequence Set Sized"
+    )
     return {name: it.types.named(name) for name in names.split()}
 
 
@@ -1053,22 +1063,7 @@ def _os() -> dict[str, Value]:
         "copy": Builtin("copy", lambda it, a, k: {}),
         "items": Builtin("items", lambda it, a, k: []),
     }
-    path = Namespace("os.path")
-    path.members |= {
-        "join": Builtin("join", _join_paths),
-        "exists": Builtin("exists", _exists),
-        "isfile": Builtin("isfile", _exists),
-        "isdir": Builtin("isdir", _exists),
-        "basename": Builtin("basename", lambda it, a, k: text.text_of(it, a[0]).rpartition("/")[2]),
-        "dirname": Builtin("dirname", lambda it, a, k: text.text_of(it, a[0]).rpartition("/")[0]),
-        "splitext": Builtin("splitext", _splitext),
-        "expanduser": Builtin("expanduser", _identity),
-        "expandvars": Builtin("expandvars", _identity),
-        "abspath": Builtin("abspath", _identity),
-        "realpath": Builtin("realpath", _identity),
-        "getsize": Builtin("getsize", lambda it, a, k: Symbol("the size of a file")),
-        "sep": "/",
-    }
+    path = Namespace("os.path", files.os_path())
     members: dict[str, Value] = {
         "environ": environ,
         "path": path,
@@ -1077,7 +1072,10 @@ def _os() -> dict[str, Value]:
         "mkdir": Builtin("mkdir", _nothing),
         "remove": Builtin("remove", _nothing),
         "system": Builtin("system", lambda it, a, k: 0),
-        "listdir": Builtin("listdir", lambda it, a, k: Unknown("the files of a folder", it.origin())),
+        "listdir": Builtin("listdir", files.listing),
+        "scandir": Builtin("scandir", lambda it, a, k: Unknown("the files of a folder", it.origin())),
+        "walk": Builtin("walk", lambda it, a, k: Unknown("the files below a folder", it.origin())),
+        "fspath": Builtin("fspath", _identity),
         "getcwd": Builtin("getcwd", lambda it, a, k: "."),
         "cpu_count": Builtin("cpu_count", lambda it, a, k: 8),
         "getpid": Builtin("getpid", lambda it, a, k: 1),
@@ -1087,52 +1085,6 @@ def _os() -> dict[str, Value]:
         "PathLike": Opaque("os.PathLike"),
     }
     return members
-
-
-def _join_paths(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
-    parts = [text.text_of(it, a) for a in args if not isinstance(a, Unknown)]
-    return text.bounded("/".join(p.rstrip("/") if p != "/" else "" for p in parts))
-
-
-def _exists(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
-    it.assume("files that the script looks for are not there")
-    return False
-
-
-def _splitext(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
-    whole = text.text_of(it, args[0])
-    stem, dot, end = whole.rpartition(".")
-    return (stem, dot + end) if dot else (whole, "")
-
-
-def _path(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
-    shown = "/".join(text.text_of(it, a) for a in args) or "."
-    return path_object(text.bounded(shown))
-
-
-def path_object(shown: str) -> Opaque:
-    """A `pathlib.Path` that names a place and can do nothing."""
-    name = shown.rpartition("/")[2]
-    made = Opaque("pathlib.Path", payload=shown)
-    made.attributes |= {
-        "name": name,
-        "stem": name.rpartition(".")[0] or name,
-        "suffix": "." + name.rpartition(".")[2] if "." in name else "",
-        "exists": Builtin("exists", _exists),
-        "is_file": Builtin("is_file", _exists),
-        "is_dir": Builtin("is_dir", _exists),
-        "mkdir": Builtin("mkdir", _nothing),
-        "joinpath": Builtin("joinpath", lambda it, a, k: path_object(shown + "/" + text.text_of(it, a[0]))),
-        "as_posix": Builtin("as_posix", lambda it, a, k: shown),
-        "expanduser": Builtin("expanduser", lambda it, a, k: made),
-        "resolve": Builtin("resolve", lambda it, a, k: made),
-        "absolute": Builtin("absolute", lambda it, a, k: made),
-        "glob": Builtin("glob", lambda it, a, k: Unknown("the files of a folder", it.origin())),
-        "__truediv__": Builtin(
-            "__truediv__", lambda it, a, k: path_object(shown + "/" + text.text_of(it, a[0]))
-        ),
-    }
-    return made
 
 
 def _sys() -> dict[str, Value]:
@@ -1192,4 +1144,4 @@ def _signature(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
     return Opaque("inspect.Signature", {"parameters": shown})
 
 
-__all__ = ["Module", "Raised", "deep_copy", "generator_context", "path_object", "pure", "standard_modules"]
+__all__ = ["Module", "Raised", "deep_copy", "generator_context", "pure", "standard_modules"]

@@ -1,4 +1,4 @@
-"""Names below `torch` that are no operators and no modules: devices, types, contexts, the card, inert helpers."""
+"""Names below `torch` that are no operators or modules: devices, types, contexts, the card, inert helpers."""
 
 from __future__ import annotations
 
@@ -582,8 +582,7 @@ def _run_checkpoint(it: Interpreter, args: list[Value], keywords: Keywords) -> V
         keywords.pop(name, None)
     it.library.met.setdefault("checkpointing", (True, it.origin()))
     body = Recomputed(it, function)
-    result = checkpoint(it.world, body, args, keywords, reentrant=it.truth(reentrant))
-    return cast(Value, result)
+    return checkpoint(it.world, body, args, keywords, reentrant=it.truth(reentrant))
 
 
 class Recomputed:

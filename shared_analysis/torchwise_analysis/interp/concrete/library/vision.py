@@ -58,7 +58,8 @@ _ASSUMED_SIZE = (3, 224, 224)
 _SIZED = ("RandomResizedCrop", "CenterCrop", "RandomCrop", "FiveCrop")
 _NEUTRAL = (
     "Normalize RandomHorizontalFlip RandomVerticalFlip ColorJitter RandomRotation AutoAugment "
-    "RandAugment TrivialAugmentWide AugMix RandomErasing RandomAffine RandomPerspective GaussianBlur ConvertImageDtype ToDtype "
+    "RandAugment TrivialAugmentWide AugMix RandomErasing RandomAffine RandomPerspective GaussianBlur "
+    "ConvertImageDtype ToDtype "
     "RandomApply RandomChoice RandomOrder RandomInvert RandomAutocontrast RandomAdjustSharpness ToPILImage "
     "RandomEqualize RandomPosterize RandomSolarize"
 )
