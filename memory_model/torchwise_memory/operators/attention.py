@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torchwise_memory.runtime.layout import broadcast, elementwise_strides
+from torchwise_memory.runtime.sequences import is_sequence
 
 from .registry import operator
 from .support import (
@@ -369,7 +370,7 @@ class SdpaKernels:
     """
 
     def __init__(self, backends: object) -> None:
-        listed = backends if isinstance(backends, list | tuple | set | frozenset) else [backends]
+        listed = list(backends) if is_sequence(backends) else [backends]
         self.allowed = frozenset(
             name for item in listed for key, name in _BACKEND_NAMES.items() if key in str(item)
         )

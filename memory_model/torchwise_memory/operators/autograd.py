@@ -12,6 +12,7 @@ from weakref import ref
 from torchwise_memory.runtime import engine
 from torchwise_memory.runtime.checkpoint import checkpoint as run_checkpointed
 from torchwise_memory.runtime.contexts import Autocast, GradMode, NullContext
+from torchwise_memory.runtime.sequences import is_sequence
 from torchwise_memory.runtime.tape import SavePolicy
 from torchwise_memory.runtime.tensor import Parameter
 
@@ -22,7 +23,7 @@ from .support import CPU, CUDA, DType, Tensor, Unsupported, World, alias, dtypes
 
 
 def _tensors(value: object, name: str) -> list[Tensor]:
-    items = list(value) if isinstance(value, list | tuple) else [value]
+    items = list(value) if is_sequence(value) else [value]
     tensors = [item for item in items if isinstance(item, Tensor)]
     if len(tensors) != len(items):
         raise Unsupported(name, "something that is not a tensor")
@@ -32,7 +33,7 @@ def _tensors(value: object, name: str) -> list[Tensor]:
 def _gradients(value: object, count: int, name: str) -> list[Tensor | None] | None:
     if value is None:
         return None
-    items = list(value) if isinstance(value, list | tuple) else [value]
+    items = list(value) if is_sequence(value) else [value]
     if len(items) != count:
         raise Unsupported(name, f"{len(items)} gradients for {count} tensors; torch raises here")
     return [item if isinstance(item, Tensor) else None for item in items]
@@ -304,17 +305,18 @@ def checkpoint_sequential(
 ) -> object:
     """`functions` are callables in order; all segments but the last are checkpointed."""
     name = "torch.utils.checkpoint.checkpoint_sequential"
-    if not isinstance(functions, list | tuple) or not all(callable(f) for f in functions):
+    if not is_sequence(functions):
         raise Unsupported(name, "the functions are not known")
-    size = len(functions) // extent(segments, name)
-    end = -1
+    bodies = [function for function in functions if callable(function)]
+    if len(bodies) != len(functions):
+        raise Unsupported(name, "a function is not known")
+    size = len(bodies) // extent(segments, name)
+    reentrant = use_reentrant is None or bool(use_reentrant)
+    done = 0
     for start in range(0, size * (extent(segments) - 1), size):
-        end = start + size - 1
-        body = _chain(functions[start : end + 1])
-        input = run_checkpointed(
-            w, body, (input,), {}, reentrant=use_reentrant is None or bool(use_reentrant)
-        )
-    return _chain(functions[end + 1 :])(input)
+        done = start + size
+        input = run_checkpointed(w, _chain(bodies[start:done]), (input,), {}, reentrant=reentrant)
+    return _chain(bodies[done:])(input)
 
 
 def _chain(functions: Sequence[Callable[..., object]]) -> Callable[..., object]:
@@ -343,21 +345,26 @@ class _SavePolicyContext:
         w.save_policies.pop()
 
 
+class _Kept:
+    """A saved tensor that was on the host already."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = alias(tensor)
+
+
 class _OnCpu:
     """Saved tensors of the card, weights too, are copied to the host, and back when their node runs."""
 
     def pack(self, w: World, tensor: Tensor) -> object:
         if not tensor.storage.device.on_card:
-            return alias(tensor)
-        return w.new(tensor.shape, tensor.dtype, "saved on the host", CPU), tensor.storage.device
+            return _Kept(tensor)
+        return w.new(tensor.shape, tensor.dtype, "saved on the host", CPU)
 
     def unpack(self, w: World, packed: object) -> Tensor:
-        if isinstance(packed, Tensor):
-            return packed
-        assert isinstance(packed, tuple)
-        host, device = packed
-        assert isinstance(host, Tensor)
-        return w.new(host.shape, host.dtype, "brought back from the host", device)
+        if isinstance(packed, _Kept):
+            return packed.tensor
+        assert isinstance(packed, Tensor)
+        return w.new(packed.shape, packed.dtype, "brought back from the host", CUDA)
 
 
 class _ProgramHooks:

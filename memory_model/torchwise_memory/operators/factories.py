@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from torchwise_memory.runtime.device import Device
+from torchwise_memory.runtime.sequences import is_sequence
 
 from .registry import method, operator
 from .support import (
@@ -558,7 +559,7 @@ _Legacy = {
 
 def _legacy(name: str, dtype: DType) -> object:
     def construct(w: World, *data: object) -> Tensor:
-        if len(data) == 1 and isinstance(data[0], list | tuple):
+        if len(data) == 1 and is_sequence(data[0]):
             return tensor(w, data[0], dtype=dtype)
         if len(data) == 1 and isinstance(data[0], Tensor):
             return cast(w, data[0], dtype)
@@ -582,7 +583,7 @@ def _nested(data: object) -> tuple[Shape, list[object]]:
             known if known is not None else [UnknownScalar(kind, "element of a tensor")] * data.numel
         )
         return data.shape, list(items)
-    if not isinstance(data, list | tuple):
+    if not is_sequence(data):
         if isinstance(data, bool | int | float | complex | UnknownScalar):
             return (), [data]
         raise Unsupported("torch.tensor", f"an element is not known ({type(data).__name__})")

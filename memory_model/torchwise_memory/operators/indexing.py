@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from torchwise_memory.runtime.layout import broadcast
+from torchwise_memory.runtime.sequences import is_sequence, is_slice
 
 from .registry import method, operator
 from .support import (
@@ -37,7 +38,7 @@ def getitem(w: World, self: Tensor, index: object) -> Tensor:
 
 
 def _normalized(tensor: Tensor, index: object) -> list[object]:
-    items: list[object] = list(index) if isinstance(index, tuple) else [index]
+    items: list[object] = list(index) if is_sequence(index) and isinstance(index, tuple) else [index]
     used = 0
     for item in items:
         if isinstance(item, Tensor) and item.dtype.category == BOOL:
@@ -62,7 +63,7 @@ def _subscripted(w: World, tensor: Tensor, items: list[object], record_views: bo
         if item is None:
             result = unsqueeze(w, result, dim)
             dim += 1
-        elif isinstance(item, slice):
+        elif is_slice(item):
             result = _sliced(w, result, dim, item)
             dim += 1
         elif isinstance(item, bool):
@@ -76,7 +77,7 @@ def _subscripted(w: World, tensor: Tensor, items: list[object], record_views: bo
             else:
                 tensors[dim] = item
                 dim += item.ndim if item.dtype.category == BOOL and item.ndim else 1
-        elif isinstance(item, list | tuple | range):
+        elif is_sequence(item) or isinstance(item, range):
             tensors[dim] = _index_tensor(w, list(item), result)
             dim += 1
         elif isinstance(item, UnknownScalar):
@@ -98,7 +99,7 @@ def _index_tensor(w: World, items: list[object], like: Tensor) -> Tensor:
     return tensor(w, items, device=like.storage.device)
 
 
-def _sliced(w: World, tensor: Tensor, dim: int, item: slice) -> Tensor:
+def _sliced(w: World, tensor: Tensor, dim: int, item: slice[object, object, object]) -> Tensor:
     if dim >= tensor.ndim:
         raise Unsupported("Tensor.__getitem__", "too many indices; torch raises here")
     size = tensor.shape[dim]
@@ -480,7 +481,7 @@ def index_fill_(w: World, self: Tensor, dim: int, index: Tensor, value: object) 
 @operator("torch.index_put", method="index_put")
 def index_put(w: World, input: Tensor, indices: object, values: Tensor, accumulate: bool = False) -> Tensor:
     result = w.like(input, "index_put")
-    kept = [item for item in indices if isinstance(item, Tensor)] if isinstance(indices, list | tuple) else []
+    kept = [item for item in indices if isinstance(item, Tensor)] if is_sequence(indices) else []
     back = _ScatterIntoBack(not accumulate, values.shape if values.requires_grad else None)
     record(w, "index_put", (input, values), kept, back, result)
     return result
@@ -488,7 +489,7 @@ def index_put(w: World, input: Tensor, indices: object, values: Tensor, accumula
 
 @method("index_put_")
 def index_put_(w: World, self: Tensor, indices: object, values: Tensor, accumulate: bool = False) -> Tensor:
-    kept = [item for item in indices if isinstance(item, Tensor)] if isinstance(indices, list | tuple) else []
+    kept = [item for item in indices if isinstance(item, Tensor)] if is_sequence(indices) else []
     back = _ScatterIntoBack(not accumulate, values.shape if values.requires_grad else None)
     return record_inplace(w, "index_put_", self, (values,), kept, back)
 

@@ -5,6 +5,7 @@ workspace once.
 from __future__ import annotations
 
 from torchwise_memory.runtime.layout import broadcast, view_strides
+from torchwise_memory.runtime.sequences import is_sequence
 
 from .registry import method, operator
 from .support import (
@@ -349,7 +350,7 @@ def chain_matmul(w: World, *matrices: object) -> Tensor:
     from .support import tensor_list
 
     first = matrices[0]
-    chain = tensor_list(first if isinstance(first, list | tuple) else matrices, "torch.chain_matmul")
+    chain = tensor_list(first if is_sequence(first) else matrices, "torch.chain_matmul")
     product = chain[0]
     for matrix in chain[1:]:
         product = matmul(w, product, matrix)
@@ -361,7 +362,7 @@ def tensordot(w: World, a: Tensor, b: Tensor, dims: object = 2, out: None = None
     if isinstance(dims, int):
         left, right = list(range(a.ndim - dims, a.ndim)), list(range(dims))
     else:
-        if not isinstance(dims, list | tuple) or len(dims) != 2:
+        if not is_sequence(dims) or len(dims) != 2:
             raise Unsupported("torch.tensordot", "dims is not a pair")
         left = [dim % a.ndim for dim in integers(dims[0])]
         right = [dim % b.ndim for dim in integers(dims[1])]
@@ -384,7 +385,7 @@ def einsum(w: World, equation: object, *operands: object) -> Tensor:
     if not isinstance(equation, str):
         raise Unsupported("torch.einsum", "the equation is not known")
     first = operands[0] if operands else ()
-    tensors = tensor_list(first if isinstance(first, list | tuple) else operands, "torch.einsum")
+    tensors = tensor_list(first if is_sequence(first) else operands, "torch.einsum")
     inputs, output, sizes = _parsed(equation.replace(" ", ""), tensors)
     tensors = [low(w, tensor) for tensor in tensors]
     current, labels = _without_repeats(w, tensors[0], inputs[0])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator as python
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -103,6 +102,11 @@ def apply_unary_(w: World, spec: Unary, input: Tensor, keeps: str | None = None)
     )
 
 
+def _raised(a: float, b: float) -> float:
+    result: float = a**b
+    return result
+
+
 def _sigmoid(x: float) -> float:
     return 1 / (1 + math.exp(-x))
 
@@ -137,7 +141,7 @@ _UNARY = (
     Unary("log10", "input", 1, fp32=True, to_float=True, value=math.log10),
     Unary("log1p", "input", 1, fp32=True, to_float=True, value=math.log1p),
     Unary("log2", "input", 1, fp32=True, to_float=True, value=math.log2),
-    Unary("neg", "", value=python.neg),
+    Unary("neg", "", value=lambda x: -x),
     Unary("rad2deg", "", to_float=True, value=math.degrees),
     Unary("reciprocal", "output", 2, fp32=True, to_float=True, value=lambda x: 1 / x),
     Unary("round", "", value=_round),
@@ -536,7 +540,7 @@ _ADD_BACK, _SUB_BACK = AddBack(False), AddBack(True)
 @operator("torch.add", method=("add", "__add__", "__radd__"))
 def add(w: World, input: Operand, other: Operand, *, alpha: Scalar = 1, out: None = None) -> Tensor:
     result = _binary(w, "add", input, other)
-    _values(result, lambda a, b: a + alpha * b, input, other, alpha)
+    _linear_values(result, input, other, alpha)
     back = (
         _ADD_BACK if alpha == 1 or _tensor(other) is None or not needs_graph(w, _tensor(other)) else _SUB_BACK
     )
@@ -547,7 +551,7 @@ def add(w: World, input: Operand, other: Operand, *, alpha: Scalar = 1, out: Non
 @operator("torch.sub", "torch.subtract", method=("sub", "subtract", "__sub__"))
 def sub(w: World, input: Operand, other: Operand, *, alpha: Scalar = 1, out: None = None) -> Tensor:
     result = _binary(w, "sub", input, other)
-    _values(result, lambda a, b: a - alpha * b, input, other, alpha)
+    _linear_values(result, input, other, _negated(alpha))
     record(w, "sub", (_tensor(input), _tensor(other)), (), _sub_back(other), result)
     return result
 
@@ -559,16 +563,24 @@ def _sub_back(other: Operand) -> AddBack:
 @operator("torch.rsub", method="__rsub__")
 def rsub(w: World, input: Operand, other: Operand, *, alpha: Scalar = 1) -> Tensor:
     result = _binary(w, "rsub", input, other)
-    _values(result, lambda a, b: b - alpha * a, input, other, alpha)
+    _linear_values(result, input, other, _negated(alpha), swapped=True)
     record(w, "rsub", (_tensor(other), _tensor(input)), (), _SUB_BACK, result)
     return result
 
 
-def _values(
-    result: Tensor, function: Callable[..., float], a: Operand, b: Operand, alpha: Scalar = 1
+def _negated(alpha: Scalar) -> Scalar:
+    return -alpha if isinstance(alpha, int | float) else alpha
+
+
+def _linear_values(
+    result: Tensor, input: Operand, other: Operand, alpha: Scalar, swapped: bool = False
 ) -> None:
-    if isinstance(alpha, bool | int | float):
-        set_values(result, function, a, b)
+    """Elements of input + alpha * other (swapped: the other way round), where they are known."""
+    if not isinstance(alpha, int | float):
+        return
+    factor = float(alpha) if isinstance(alpha, float) else int(alpha)
+    first, second = (other, input) if swapped else (input, other)
+    set_values(result, lambda a, b: a + factor * b, first, second)
 
 
 class MulBack:
@@ -600,7 +612,7 @@ def _times(w: World, gradient: Tensor, factor: Tensor | None) -> Tensor:
 def mul(w: World, input: Operand, other: Operand, *, out: None = None) -> Tensor:
     """Keeps each factor only for the sake of the other."""
     result = _binary(w, "mul", input, other)
-    set_values(result, python.mul, input, other)
+    set_values(result, lambda a, b: a * b, input, other)
     a, b = _tensor(input), _tensor(other)
     first, second = a is not None and a.requires_grad, b is not None and b.requires_grad
     if first or second:
@@ -649,7 +661,7 @@ def div(
         dtype = float_result(w, dtype)
     result = _binary(w, "div", input, other, dtype)
     if rounding_mode is None:
-        set_values(result, python.truediv, input, other)
+        set_values(result, lambda a, b: a / b, input, other)
     else:
         set_values(result, lambda a, b: math.trunc(a / b), input, other)
         return result
@@ -669,7 +681,7 @@ def rdiv(w: World, self: Tensor, other: Operand) -> Tensor:
 @operator("torch.floor_divide", method=("floor_divide", "__floordiv__"))
 def floor_divide(w: World, input: Operand, other: Operand, *, out: None = None) -> Tensor:
     result = _binary(w, "floor_divide", input, other)
-    set_values(result, python.floordiv, input, other)
+    set_values(result, lambda a, b: a // b, input, other)
     record(w, "floor_divide", (_tensor(input), _tensor(other)), (), _no_derivative, result)
     return result
 
@@ -686,7 +698,7 @@ def rfloordiv(w: World, self: Tensor, other: Operand) -> Tensor:
 @operator("torch.remainder", method=("remainder", "__mod__"))
 def remainder(w: World, input: Operand, other: Operand, *, out: None = None) -> Tensor:
     result = _binary(w, "remainder", input, other)
-    set_values(result, python.mod, input, other)
+    set_values(result, lambda a, b: a % b, input, other)
     record(w, "remainder", (_tensor(input),), (), pass_through, result)
     return result
 
@@ -737,7 +749,7 @@ def power(w: World, input: Operand, exponent: Operand, *, out: None = None) -> T
     base = high(w, input) if isinstance(input, Tensor) else input
     power = high(w, exponent) if isinstance(exponent, Tensor) else exponent
     result = _binary(w, "pow", base, power)
-    set_values(result, python.pow, base, power)
+    set_values(result, _raised, base, power)
     a, b = _tensor(base), _tensor(power)
     first, second = a is not None and a.requires_grad, b is not None and b.requires_grad
     if first or second:
@@ -782,7 +794,9 @@ class _ExtremumBack:
         return [first, second]
 
 
-def _extremum(w: World, name: str, input: Tensor, other: Tensor, value: Callable[..., float]) -> Tensor:
+def _extremum(
+    w: World, name: str, input: Tensor, other: Tensor, value: Callable[[float, float], float]
+) -> Tensor:
     result = _binary(w, name, input, other)
     set_values(result, value, input, other)
     back = _ExtremumBack(input.requires_grad, other.requires_grad)
@@ -965,19 +979,19 @@ def _comparison(name: str, value: Callable[[float, float], float], *dunder: str)
 
 
 COMPARISONS: list[Callable[..., Tensor]] = [
-    _comparison("eq", python.eq, "__eq__"),
-    _comparison("ne", python.ne, "__ne__", "not_equal"),
-    _comparison("lt", python.lt, "__lt__", "less"),
-    _comparison("le", python.le, "__le__", "less_equal"),
-    _comparison("gt", python.gt, "__gt__", "greater"),
-    _comparison("ge", python.ge, "__ge__", "greater_equal"),
+    _comparison("eq", lambda a, b: a == b, "__eq__"),
+    _comparison("ne", lambda a, b: a != b, "__ne__", "not_equal"),
+    _comparison("lt", lambda a, b: a < b, "__lt__", "less"),
+    _comparison("le", lambda a, b: a <= b, "__le__", "less_equal"),
+    _comparison("gt", lambda a, b: a > b, "__gt__", "greater"),
+    _comparison("ge", lambda a, b: a >= b, "__ge__", "greater_equal"),
     _comparison("logical_and", lambda a, b: bool(a) and bool(b)),
     _comparison("logical_or", lambda a, b: bool(a) or bool(b)),
     _comparison("logical_xor", lambda a, b: bool(a) != bool(b)),
 ]
 
 
-def _bitwise(name: str, value: Callable[..., float], *dunder: str) -> Callable[..., Tensor]:
+def _bitwise(name: str, value: Callable[[float, float], float], *dunder: str) -> Callable[..., Tensor]:
     def combine(w: World, input: Operand, other: Operand, *, out: None = None) -> Tensor:
         result = _binary(w, name, input, other)
         set_values(result, value, input, other)
@@ -987,11 +1001,11 @@ def _bitwise(name: str, value: Callable[..., float], *dunder: str) -> Callable[.
 
 
 BITWISE: list[Callable[..., Tensor]] = [
-    _bitwise("bitwise_and", python.and_, "__and__", "__rand__"),
-    _bitwise("bitwise_or", python.or_, "__or__", "__ror__"),
-    _bitwise("bitwise_xor", python.xor, "__xor__", "__rxor__"),
-    _bitwise("bitwise_left_shift", python.lshift, "__lshift__"),
-    _bitwise("bitwise_right_shift", python.rshift, "__rshift__"),
+    _bitwise("bitwise_and", lambda a, b: int(a) & int(b), "__and__", "__rand__"),
+    _bitwise("bitwise_or", lambda a, b: int(a) | int(b), "__or__", "__ror__"),
+    _bitwise("bitwise_xor", lambda a, b: int(a) ^ int(b), "__xor__", "__rxor__"),
+    _bitwise("bitwise_left_shift", lambda a, b: int(a) << int(b), "__lshift__"),
+    _bitwise("bitwise_right_shift", lambda a, b: int(a) >> int(b), "__rshift__"),
 ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from torchwise_memory.runtime.layout import channels_last_strides, prefers_channels_last
+from torchwise_memory.runtime.sequences import is_sequence
 
 from .convolution import spread
 from .registry import operator
@@ -252,7 +253,7 @@ def lp_pool2d(
 
 
 def _adaptive_size(name: str, dims: int, input: Tensor, output_size: object) -> Shape:
-    sizes = output_size if isinstance(output_size, list | tuple) else [output_size] * dims
+    sizes = output_size if is_sequence(output_size) else [output_size] * dims
     source = input.shape[-dims:]
     whole = [source[i] if size is None else size for i, size in enumerate(sizes)]
     return spread(whole, dims, name)
@@ -370,7 +371,7 @@ def upsample_bilinear(w: World, input: Tensor, size: object = None, scale_factor
 def _resized(name: str, source: Shape, size: object, scale_factor: object) -> Shape:
     if size is not None:
         return spread(size, len(source), name)
-    factors = list(scale_factor) if isinstance(scale_factor, list | tuple) else [scale_factor] * len(source)
+    factors = list(scale_factor) if is_sequence(scale_factor) else [scale_factor] * len(source)
     result: list[int] = []
     for extent, factor in zip(source, factors, strict=True):
         if not isinstance(factor, int | float):

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from torchwise_memory.runtime.errors import Unsupported
+from torchwise_memory.runtime.sequences import is_sequence
 from torchwise_memory.runtime.world import World
 
 _Callable = TypeVar("_Callable", bound=Callable[..., Any])
@@ -58,7 +59,7 @@ class Function:
         for key, value in kwargs.items():
             name = key if key in names else _OTHER_NAMES.get(key, key)
             if name == spread:
-                args = (*args, *(value if isinstance(value, list | tuple) else (value,)))
+                args = (*args, *(value if is_sequence(value) else (value,)))
             else:
                 bound[name] = value
         return self._run(w, args, bound)
@@ -121,7 +122,7 @@ def registrations(namespace: Mapping[str, object]) -> list[Registration]:
     """
     found: dict[int, Registration] = {}
     for value in namespace.values():
-        for function in value if isinstance(value, list) else (value,):
+        for function in value if is_sequence(value) else (value,):
             marks: Sequence[Registration] = getattr(function, _MARK, ())
             found.update((id(mark), mark) for mark in marks)
     return list(found.values())

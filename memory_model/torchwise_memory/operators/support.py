@@ -7,6 +7,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Sequence
 from math import prod
+from typing import overload
 
 from torchwise_memory.report import Phase
 from torchwise_memory.runtime import dtypes
@@ -22,6 +23,7 @@ from torchwise_memory.runtime.layout import (
     is_dense,
 )
 from torchwise_memory.runtime.ledger import StorageKind
+from torchwise_memory.runtime.sequences import is_sequence
 from torchwise_memory.runtime.tape import Backward, Gradients, Saved, needs_graph, record
 from torchwise_memory.runtime.tensor import Tensor, alias, values_of
 from torchwise_memory.runtime.unknown import Scalar, UnknownItems, UnknownScalar
@@ -103,7 +105,7 @@ def extent(value: object, name: str = "shape") -> int:
 
 def integers(value: object, name: str = "argument") -> tuple[int, ...]:
     """One whole number or a sequence of them."""
-    if isinstance(value, list | tuple):
+    if is_sequence(value):
         return tuple(extent(item, name) for item in value)
     if isinstance(value, Tensor) and value.ndim == 1:
         known = values_of(value)
@@ -115,7 +117,7 @@ def integers(value: object, name: str = "argument") -> tuple[int, ...]:
 
 def shape_of(args: Sequence[object], name: str = "shape") -> tuple[int, ...]:
     """`*size` arguments: separate numbers or one sequence."""
-    if len(args) == 1 and isinstance(args[0], list | tuple):
+    if len(args) == 1 and is_sequence(args[0]):
         return integers(args[0], name)
     return tuple(extent(value, name) for value in args)
 
@@ -131,19 +133,21 @@ def dim_of(dim: object, ndim: int, name: str = "dim") -> int:
 
 def dims_of(dim: object, ndim: int, name: str = "dim") -> tuple[int, ...]:
     """Dimensions counted from the front; None and an empty sequence mean all."""
-    if dim is None or (isinstance(dim, list | tuple) and not dim):
+    if dim is None or (is_sequence(dim) and not dim):
         return tuple(range(ndim))
     return tuple(dim_of(item, ndim, name) for item in integers(dim, name))
 
 
 def tensor_list(tensors: object, name: str) -> list[Tensor]:
     """A list or tuple of tensors, or the rows of one tensor."""
-    if not isinstance(tensors, list | tuple):
+    if not is_sequence(tensors):
         raise Unsupported(name, f"expected a sequence of tensors, got {_described(tensors)}")
+    found: list[Tensor] = []
     for tensor in tensors:
         if not isinstance(tensor, Tensor):
             raise Unsupported(name, f"expected tensors, got {_described(tensor)}")
-    return list(tensors)
+        found.append(tensor)
+    return found
 
 
 def device_from(w: World, device: object, like: Tensor | None = None) -> Device:
@@ -189,9 +193,7 @@ def scalar_dtype(w: World, value: Scalar) -> DType:
         return dtypes.int64
     if isinstance(value, float):
         return w.default_dtype
-    if isinstance(value, complex):
-        return dtypes.complex_of(w.default_dtype)
-    raise Unsupported("operand", f"{_described(value)} is not a number")
+    return dtypes.complex_of(w.default_dtype)
 
 
 def float_result(w: World, dtype: DType) -> DType:
@@ -409,6 +411,22 @@ class _AsStridedBack:
 
 
 # --- small values
+
+
+@overload
+def set_values(result: Tensor, function: Callable[[float], float], a: Operand, /) -> None: ...
+
+
+@overload
+def set_values(
+    result: Tensor, function: Callable[[float, float], float], a: Operand, b: Operand, /
+) -> None: ...
+
+
+@overload
+def set_values(
+    result: Tensor, function: Callable[[float, float, float], float], a: Operand, b: Operand, c: Operand, /
+) -> None: ...
 
 
 def set_values(result: Tensor, function: Callable[..., float], *operands: Operand) -> None:

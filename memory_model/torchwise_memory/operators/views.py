@@ -11,6 +11,7 @@ from torchwise_memory.runtime.layout import (
     expanded_strides,
     view_strides,
 )
+from torchwise_memory.runtime.sequences import is_sequence
 
 from .registry import method, operator
 from .support import (
@@ -235,7 +236,7 @@ def unsqueeze(w: World, input: Tensor, dim: int) -> Tensor:
 
 @operator("torch.squeeze", method=("squeeze", "squeeze_"))
 def squeeze(w: World, input: Tensor, dim: object = None) -> Tensor:
-    dims = set(dims_of(dim, input.ndim)) if input.shape else set()
+    dims: set[int] = set(dims_of(dim, input.ndim)) if input.shape else set()
     kept = [i for i in range(input.ndim) if i not in dims or input.shape[i] != 1]
     return _viewed(w, input, tuple(input.shape[i] for i in kept), tuple(input.strides[i] for i in kept))
 
@@ -392,7 +393,7 @@ def split(w: World, tensor: Tensor, split_size_or_sections: object, dim: int = 0
     """One node with all parts as outputs."""
     at = dim_of(dim, tensor.ndim)
     whole = tensor.shape[at]
-    if isinstance(split_size_or_sections, list | tuple):
+    if is_sequence(split_size_or_sections):
         sizes = list(integers(split_size_or_sections))
     else:
         size = extent(split_size_or_sections, "torch.split")
@@ -962,7 +963,7 @@ def diag_embed(w: World, input: Tensor, offset: int = 0, dim1: int = -2, dim2: i
 @operator("torch.meshgrid")
 def meshgrid(w: World, *tensors: object, indexing: str | None = None) -> tuple[Tensor, ...]:
     axes = tensor_list(
-        tensors[0] if len(tensors) == 1 and isinstance(tensors[0], list | tuple) else tensors,
+        tensors[0] if len(tensors) == 1 and is_sequence(tensors[0]) else tensors,
         "torch.meshgrid",
     )
     shape = tuple(axis.numel for axis in axes)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from .dtypes import DType
+from .sequences import is_sequence
 from .tape import Gradients, Saved, record
 from .tensor import Tensor, alias
 
@@ -127,7 +128,7 @@ def _reentrant(w: World, body: Body, args: Sequence[object]) -> object:
         outputs = body(*args)
     finally:
         w.grad_enabled = True
-    results = list(outputs) if isinstance(outputs, list | tuple) else [outputs]
+    results = list(outputs) if is_sequence(outputs) else [outputs]
     differentiable = [
         result for result in results if isinstance(result, Tensor) and result.dtype.is_differentiable
     ]
@@ -169,7 +170,7 @@ class _Rerun:
         finally:
             w.grad_enabled = False
             w.autocast_dtype, w.autocast_cpu_dtype, w.autocast_depth, w.autocast_cache = outer
-        results = outputs if isinstance(outputs, list | tuple) else [outputs]
+        results = outputs if is_sequence(outputs) else [outputs]
         heads = [
             result for result in results if isinstance(result, Tensor) and result.dtype.is_differentiable
         ]

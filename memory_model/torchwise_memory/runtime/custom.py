@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from .errors import Unsupported
+from .sequences import is_sequence
 from .tape import Gradients, Saved, record
 from .tensor import Tensor, alias
 
@@ -16,8 +17,9 @@ if TYPE_CHECKING:
 class FunctionContext:
     """What the program sees as `ctx`.
 
-    fields: attributes it sets; they live as long as the node. to_save: the tensors given to `save_for_backward`;
-    they leave here when the forward has run. saved_tensors: the same, there again while the backward runs.
+    fields: attributes it sets; they live as long as the node. to_save: the tensors given to
+    `save_for_backward`; they leave here when the forward has run. saved_tensors: the same, there again while
+    the backward runs.
     """
 
     def __init__(self, needs_input_grad: tuple[bool, ...]) -> None:
@@ -30,7 +32,8 @@ class FunctionContext:
 
 #: forward(context) -> a tensor, or a tuple or list with tensors among other things
 Forward = Callable[[FunctionContext], object]
-#: backward(context, gradients of the outputs) -> one result for each argument of `apply`, None where none is due
+#: backward(context, gradients of the outputs) -> one result for each argument of `apply`, None where none is
+#: due
 Backward = Callable[[FunctionContext, tuple[Tensor | None, ...]], object]
 
 
@@ -44,7 +47,7 @@ def apply_function(
         returned = forward(context)
     finally:
         w.grad_enabled = outer
-    results = list(returned) if isinstance(returned, list | tuple) else [returned]
+    results = list(returned) if is_sequence(returned) else [returned]
     excluded = {id(tensor) for tensor in context.non_differentiable}
     passed = {id(argument) for argument in arguments}
     for i, result in enumerate(results):
@@ -58,7 +61,7 @@ def apply_function(
     if outputs:
         where = [i for i, argument in enumerate(arguments) if isinstance(argument, Tensor)]
         record(w, name, inputs, saved, _CustomBack(name, context, backward, where, len(arguments)), *outputs)
-    return type(returned)(results) if isinstance(returned, list | tuple) else results[0]
+    return type(returned)(results) if is_sequence(returned) else results[0]
 
 
 class _CustomBack:
@@ -80,7 +83,7 @@ class _CustomBack:
             returned = self.backward(context, tuple(gradients))
         finally:
             context.saved_tensors = ()
-        results = list(returned) if isinstance(returned, list | tuple) else [returned]
+        results = list(returned) if is_sequence(returned) else [returned]
         # Trailing results that are None may be more than there are arguments, as torch allows.
         if len(results) < self.count or any(result is not None for result in results[self.count :]):
             raise Unsupported(
