@@ -60,13 +60,14 @@ def _estimate(module: Module, project: Project, request: EstimateRequest, stop: 
     if not chosen:
         return EstimateReport(unanswered=(_unanswered(facts, module),))
     others = _alternatives(facts, run, stop) if request.with_alternatives else []
-    estimates = []
+    estimates: list[Estimate] = []
     for measured in chosen:
         estimate = _answer(measured, facts, others, cards, notes)
         if request.with_remedies and measured.kind is Kind.TRAINING and not stop():
             estimate = replace(estimate, remedies=remedies_of(measured, facts, run, stop))
         estimates.append(estimate)
-    return EstimateReport(tuple(estimates))
+    stopped = facts.failure and all(m.kind is not Kind.TRAINING for m in chosen)
+    return EstimateReport(tuple(estimates), (_unanswered(facts, module),) if stopped else ())
 
 
 def _cards(names: tuple[str, ...]) -> tuple[list[Gpu], list[str]]:

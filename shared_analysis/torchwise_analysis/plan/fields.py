@@ -94,18 +94,22 @@ def _origin_of(given: ModelInput, value: int) -> Origin | None:
     return next((e.origin for e in given.extents if e == value), given.origin)
 
 
-def micro_batch_literal(it: Interpreter) -> Literal | None:
-    """The literal that sets the micro-batch, if one does."""
+def micro_batch_literals(it: Interpreter) -> tuple[Literal, ...]:
+    """The literals that together set the micro-batch: one name, or one in each tensor that is made."""
     value = it.library.met.get("micro_batch", (None, None))[0]
     if isinstance(value, Int):
-        return Literal(int(value), value.origin, value.columns)
+        return (Literal(int(value), value.origin, value.columns),)
     given = _first_input(it)
     if given is None or not given.shape:
-        return None
-    for extent in given.extents:
-        if extent == given.shape[0]:
-            return Literal(int(extent), extent.origin, extent.columns)
-    return None
+        return ()
+    batch = given.shape[0]
+    found = [
+        next((e for e in extents if e == batch), None)
+        for shape, extents in it.library.made
+        if shape[0] == batch
+    ]
+    literals = [Literal(int(e), e.origin, e.columns) for e in found if e is not None]
+    return tuple(dict.fromkeys(literals))
 
 
 def _precision(it: Interpreter, plan: dict[str, PlanField]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from torchwise_analysis.interp.concrete.loops import Measured
+from torchwise_analysis.plan.fields import Literal
 from torchwise_analysis.plan.run import Change, Facts
 from torchwise_memory.report import Kind, Remedy, TextEdit
 
@@ -60,19 +61,7 @@ def _trials(facts: Facts) -> list[Trial]:
                 "bfloat16 rounding in matrix products; usually faster",
             )
         )
-    literal = facts.micro_batch
-    if literal is not None and literal.value >= 2:
-        half = literal.value // 2
-        path, line = literal.origin
-        edit = TextEdit(path, line - 1, literal.columns[0], line - 1, literal.columns[1], str(half))
-        trials.append(
-            Trial(
-                Change(literals={(literal.origin, literal.columns): half}),
-                f"micro-batch {half} instead of {literal.value}, accumulating two steps",
-                "the same gradients with two forward passes a step; batch norm sees smaller batches",
-                (edit,),
-            )
-        )
+    trials.extend(_half_batch(facts.micro_batch))
     optimizer = str(_plan(facts, "optimizer") or "")
     if optimizer.startswith("Adam") and "fused" not in optimizer:
         trials.append(
@@ -82,13 +71,14 @@ def _trials(facts: Facts) -> list[Trial]:
                 "none; usually faster",
             )
         )
-    trials.append(
-        Trial(
-            Change(names=frozenset({"set_to_none"})),
-            "zero_grad(set_to_none=True)",
-            "gradients are None between steps",
+    if "keeps_gradients" in facts.seen:
+        trials.append(
+            Trial(
+                Change(names=frozenset({"set_to_none"})),
+                "zero_grad(set_to_none=True)",
+                "gradients are None between steps",
+            )
         )
-    )
     if _plan(facts, "checkpointing") is not True and "checkpointable" in facts.seen:
         trials.append(
             Trial(
@@ -97,7 +87,27 @@ def _trials(facts: Facts) -> list[Trial]:
                 "about a third more computing time",
             )
         )
-    return [t for t in trials if t.change.names != {"set_to_none"} or "keeps_gradients" in facts.seen]
+    return trials
+
+
+def _half_batch(literals: tuple[Literal, ...]) -> list[Trial]:
+    if not literals or literals[0].value < 2:
+        return []
+    half = literals[0].value // 2
+    edits = tuple(
+        TextEdit(
+            at.origin.path, at.origin.line - 1, at.columns[0], at.origin.line - 1, at.columns[1], str(half)
+        )
+        for at in literals
+    )
+    return [
+        Trial(
+            Change(literals={(at.origin, at.columns): half for at in literals}),
+            f"micro-batch {half} instead of {literals[0].value}, accumulating two steps",
+            "the same gradients with two forward passes a step; batch norm sees smaller batches",
+            edits,
+        )
+    ]
 
 
 def _plan(facts: Facts, name: str) -> object:

@@ -54,7 +54,7 @@ class Facts:
     assumptions: tuple[str, ...] = ()
     choices: dict[str, Choice] = field(default_factory=dict)
     read_files: tuple[str, ...] = ()
-    micro_batch: fields.Literal | None = None
+    micro_batch: tuple[fields.Literal, ...] = ()
     seen: frozenset[str] = frozenset()
     failure: str = ""
     failed_at: Origin | None = None
@@ -157,7 +157,7 @@ def _collect(facts: Facts, it: Interpreter, path: str) -> None:
         it.assume("no loop was found: the whole run is measured")
     facts.measured = tuple(measured)
     facts.parameters, facts.trainable = fields.count_parameters(it)
-    facts.micro_batch = fields.micro_batch_literal(it)
+    facts.micro_batch = fields.micro_batch_literals(it)
     facts.plan = fields.read_plan(it, measured)
     facts.assumptions = tuple(dict.fromkeys([*it.assumptions, *it.world.assumptions]))
     facts.choices = {

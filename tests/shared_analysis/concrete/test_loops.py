@@ -155,3 +155,32 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     allocated = found.peak.allocated
     assert allocated is not None
     assert allocated.high > allocated.point * 1.016
+
+
+def test_remedies_are_measured_by_running_again() -> None:
+    head = """
+import torch
+from torch import nn
+model = nn.Sequential(*[nn.Linear(512, 512) for _ in range(8)]).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+x = torch.randn(8192, 512, device="cuda")
+y = torch.randn(8192, 512, device="cuda")
+"""
+    body = """
+for i in range(5):
+    loss = nn.functional.mse_loss(model(x), y)
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=False)
+"""
+    module = lower_text("train.py", head + body)
+    (found,) = estimate_module(module, Project([]), EstimateRequest()).estimates
+    allocated = found.peak.allocated
+    assert allocated is not None
+    remedies = {remedy.change: remedy for remedy in found.remedies}
+    assert all(r.peak_bytes + r.saves_bytes == allocated.point for r in found.remedies)
+    half = next(r for change, r in remedies.items() if "micro-batch 4096" in change)
+    assert [edit.text for edit in half.edits] == ["4096", "4096"]
+    assert {edit.line + 1 for edit in half.edits} == {line_of("", "x = torch", head), line_of("", "y = torch", head)}
+    assert "zero_grad(set_to_none=True)" in remedies
+    assert any("autocast" in change for change in remedies)

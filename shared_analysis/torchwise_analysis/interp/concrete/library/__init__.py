@@ -60,6 +60,8 @@ if TYPE_CHECKING:
     from torchwise_analysis.interp.concrete.interpreter import Interpreter
 
 _ITEMS_LIMIT = 4096
+# Inputs are made at the top of a script; later tensors say nothing new about its batch.
+MADE_LIMIT = 256
 # Arguments that change nothing in memory: an unknown there is no loss.
 _HARMLESS = frozenset(
     {"generator", "memory_format", "layout", "pin_memory", "out", "non_blocking", "foreach"}
@@ -142,6 +144,8 @@ class Library:
         self.met: dict[str, tuple[object, Origin | None]] = {}
         self.models: list[tuple[weakref.ref[Module], Origin | None]] = []
         self.model_inputs: list[ModelInput] = []
+        # shapes of the tensors that the script made itself, with the numbers they were made of
+        self.made: list[tuple[tuple[int, ...], tuple[Int, ...]]] = []
         # storages of masks that are known to be all ones, and of tensors the script has written into
         self.ones: weakref.WeakSet[Storage] = weakref.WeakSet()
         self.written: weakref.WeakSet[Storage] = weakref.WeakSet()
@@ -418,6 +422,8 @@ class Library:
                 extents = self.extents.get(source.storage, ())
         if extents:
             self.extents.setdefault(result.storage, extents)
+            if result.ndim and len(self.made) < MADE_LIMIT:
+                self.made.append((tuple(result.shape), extents))
 
     def call_function(self, it: Interpreter, name: str, args: list[Value], keywords: Keywords) -> Value:
         function = FUNCTIONS.get(name)

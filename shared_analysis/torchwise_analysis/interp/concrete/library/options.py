@@ -1,7 +1,8 @@
 """`argparse`: every option takes its default, because nobody calls the script.
 
-What a script gets from `parse_args()` is what it would get without arguments; options that must be given
-are unknown. The answer says that defaults were taken.
+What a script gets from `parse_args()` is what it would get without arguments. Options that must be given are
+taken from a line of the project that starts the script, where there is one, else they are unknown. The
+answer says which.
 """
 
 from __future__ import annotations
@@ -9,7 +10,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from torchwise_analysis.interp.concrete import text
+from torchwise_analysis.interp.concrete.errors import Raised
+from torchwise_analysis.interp.concrete.library.launch import launch_lines, option_value
 from torchwise_analysis.interp.concrete.values import (
+    MISSING,
     Builtin,
     Class,
     Instance,
@@ -36,7 +40,7 @@ def argparse_module(it: Interpreter) -> dict[str, Value]:
         "__contains__", lambda it, a, k: a[1] in cast(Instance, a[0]).attributes
     )
     it.types.by_name["argparse.Namespace"] = space
-    parser = Builtin("ArgumentParser", lambda it, a, k: make_parser(it))
+    parser = Builtin("ArgumentParser", _parser)
     formats = (
         "HelpFormatter",
         "ArgumentDefaultsHelpFormatter",
@@ -59,10 +63,19 @@ def _fill(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
     return None
 
 
+def _parser(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    options: dict[str, Value] = {}
+    parents = keywords.get("parents")
+    for parent in it.iterate(parents) if isinstance(parents, (list, tuple)) else ():
+        if isinstance(parent, Opaque) and isinstance(parent.payload, dict):
+            options.update(cast("dict[str, Value]", parent.payload))
+    return make_parser(it, options)
+
+
 def make_parser(it: Interpreter, values: dict[str, Value] | None = None) -> Opaque:
     """An `ArgumentParser`; groups and sub-parsers share their parser's options."""
     options: dict[str, Value] = {} if values is None else values
-    parser = Opaque("argparse.ArgumentParser")
+    parser = Opaque("argparse.ArgumentParser", payload=options)
 
     def add_argument(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
         name, value = _option(it, args, keywords)
@@ -127,13 +140,35 @@ def _option(it: Interpreter, args: list[Value], keywords: Keywords) -> tuple[str
         return "", None
     if action == "count" or (shown.startswith("-") and keywords.get("required") is not True):
         return name, None
+    given = _from_launch_line(it, names, shown, keywords)
+    if given is not MISSING:
+        return name, given
     choices = keywords.get("choices")
     if isinstance(choices, (list, tuple)) and choices:
         it.assume(f"{shown} is {text.text_of(it, choices[0])}, the first of its choices")
         return name, choices[0]
-    if keywords.get("nargs") in ("?", "*"):
+    if keywords.get("nargs") in ("?", "*", "..."):
         return name, None if keywords.get("nargs") == "?" else []
-    return name, Unknown(f"the option {shown}", it.origin())
+    return name, Unknown(f"the option {shown}, which has no default", it.origin())
+
+
+def _from_launch_line(it: Interpreter, names: list[str], shown: str, keywords: Keywords) -> Value:
+    """The value that the project's own launch line gives an option that must be given."""
+    if not shown.startswith("-"):
+        return MISSING
+    for line in launch_lines(it):
+        value = option_value(line, names)
+        if value is None:
+            continue
+        converted: Value = value
+        if "type" in keywords:
+            try:
+                converted = it.call(keywords["type"], [value], {})
+            except Raised:
+                continue
+        it.assume(f"{shown} is {value}, as {line.where} starts the script")
+        return converted
+    return MISSING
 
 
 def _typed_default(it: Interpreter, keywords: Keywords) -> Value:
