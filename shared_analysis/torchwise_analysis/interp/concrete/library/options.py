@@ -5,6 +5,10 @@ taken from a line of the project that starts the script, where there is one, els
 answer says which.
 """
 
+# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownLambdaType=false
+# A value of the program is an `object`; narrowed to a container, its items are unknown to the type checker.
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
