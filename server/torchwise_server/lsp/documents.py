@@ -94,6 +94,7 @@ class OpenDocument:
         self.unseen: deque[Update] = deque([Update(version, (text,))])
         self.checked: Checked | None = None
         self.estimated: Estimated | None = None
+        self.lenses: tuple[tuple[str, int], ...] = ()  # titles and lines the client was last asked to show
         self._shifts: deque[_Shift] = deque(maxlen=1000)
 
     @property
