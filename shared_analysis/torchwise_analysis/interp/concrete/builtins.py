@@ -1,5 +1,9 @@
 """The built-in functions and constructors of the language."""
 
+# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownLambdaType=false
+# A value of the program is an `object`; narrowed to a container, its items are unknown to the type checker.
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
@@ -253,10 +257,6 @@ def _super(it: Interpreter, cls: Class, args: list[Value], keywords: Keywords) -
     if len(args) < 2 or not isinstance(args[0], Class):
         raise it.error("TypeError", "super() needs a class and an object")
     return Super(args[0], args[1])
-
-
-def _object(it: Interpreter, cls: Class, args: list[Value], keywords: Keywords) -> Value:
-    return Instance(it.types.object)
 
 
 _CONSTRUCTORS: dict[str, Make] = {
@@ -589,6 +589,8 @@ def _dir(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
         return sorted({*value.attributes, *(n for c in value.cls.mro for n in c.members)})
     if isinstance(value, Class):
         return sorted({n for c in value.mro for n in c.members})
+    if isinstance(value, ModuleValue):
+        return it.library.names_of_module(value)
     return []
 
 

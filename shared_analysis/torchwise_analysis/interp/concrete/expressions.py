@@ -4,6 +4,10 @@ Operands live in host locals of these functions for as long as CPython keeps the
 until the operation that consumes them is done, and no longer.
 """
 
+# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownLambdaType=false
+# A value of the program is an `object`; narrowed to a container, its items are unknown to the type checker.
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
@@ -31,7 +35,7 @@ Evaluate = Callable[["Interpreter", nodes.Expr, Frame], Value]
 
 def constant(it: Interpreter, node: nodes.Constant, frame: Frame) -> Value:
     value = node.value
-    if value.__class__ is int and not frame.module.is_library and it.module_depth == 0:
+    if type(value) is int and not frame.module.is_library and it.module_depth == 0:
         return literal(it, value, node, frame)
     return Ellipsis if value is nodes.EllipsisType.ELLIPSIS else value
 
@@ -81,12 +85,12 @@ def slice_(it: Interpreter, node: nodes.Slice, frame: Frame) -> Value:
 
 
 def call(it: Interpreter, node: nodes.Call, frame: Frame) -> Value:
-    if node.func.__class__ is nodes.Name and not node.args and node.func.id == "super":
+    if isinstance(node.func, nodes.Name) and not node.args and node.func.id == "super":
         return zero_argument_super(it, frame)
     callee = it.evaluate(node.func, frame)
     args: list[Value] = []
     for argument in node.args:
-        if argument.__class__ is nodes.Starred:
+        if isinstance(argument, nodes.Starred):
             args.extend(it.iterate(it.evaluate(argument.value, frame)))
         else:
             args.append(it.evaluate(argument, frame))
@@ -164,7 +168,7 @@ def if_exp(it: Interpreter, node: nodes.IfExp, frame: Frame) -> Value:
 def elements(it: Interpreter, members: tuple[nodes.Expr, ...], frame: Frame) -> list[Value]:
     out: list[Value] = []
     for member in members:
-        if member.__class__ is nodes.Starred:
+        if isinstance(member, nodes.Starred):
             out.extend(it.iterate(it.evaluate(member.value, frame)))
         else:
             out.append(it.evaluate(member, frame))

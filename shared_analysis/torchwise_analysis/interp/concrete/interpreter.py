@@ -5,6 +5,10 @@ their names are re-bound; a frame's names go when the call returns, except those
 alive uses; nothing here stores a value of the program longer than CPython would.
 """
 
+# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownLambdaType=false
+# A value of the program is an `object`; narrowed to a container, its items are unknown to the type checker.
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
@@ -587,10 +591,10 @@ class Interpreter:
             return general
         fallback = owner.cls.find("__getattr__")
         if fallback is not MISSING:
-            return self._ask_getattr(fallback, owner, name)
+            return self.ask_getattr(fallback, owner, name)
         return MISSING
 
-    def _ask_getattr(self, fallback: Value, owner: Value, name: str) -> Value:
+    def ask_getattr(self, fallback: Value, owner: Value, name: str) -> Value:
         missing = False
         try:
             return self.call(fallback, [owner, name], {})
@@ -916,7 +920,7 @@ class Interpreter:
         if isinstance(value, Iter):
             return value.source
         if isinstance(value, (Unknown, Symbol)):
-            return self._unknown_items(value)
+            return self.unknown_items(value)
         if isinstance(value, Instance):
             return self._iterate_instance(value)
         if isinstance(value, Class) and value.trait("enum"):
@@ -931,7 +935,7 @@ class Interpreter:
             self.burn()
             yield item
 
-    def _unknown_items(self, value: Unknown | Symbol) -> Iterator[Value]:
+    def unknown_items(self, value: Unknown | Symbol) -> Iterator[Value]:
         for _ in range(UNKNOWN_ITEMS):
             yield Unknown(f"an element of {value.why}", self.origin())
 

@@ -4,6 +4,10 @@ A statement's outcome is None (go on), BREAK, CONTINUE or a `Returned`. Each gen
 run by the second half of this file, whose functions are host generators.
 """
 
+# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownLambdaType=false
+# A value of the program is an `object`; narrowed to a container, its items are unknown to the type checker.
+
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator

@@ -1,5 +1,9 @@
 """Texts of values: `str`, `repr`, `%` and `format` without the host's formatting of objects."""
 
+# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownLambdaType=false
+# A value of the program is an `object`; narrowed to a container, its items are unknown to the type checker.
+
 from __future__ import annotations
 
 import re
@@ -194,9 +198,12 @@ def _below(it: Interpreter, name: str, args: list[Value], keywords: dict[str, Va
     return value
 
 
-def percent(it: Interpreter, template: str, value: Value) -> str:
-    """`template % value` for numbers and texts."""
+def percent(it: Interpreter, template: str, value: Value) -> Value:
+    """`template % value` for numbers and texts; not known where a part is not."""
     items = value if isinstance(value, tuple) else (value,)
+    unknown = next((v for v in cast("tuple[Value, ...]", items) if isinstance(v, (Unknown, Symbol))), None)
+    if unknown is not None:
+        return Unknown(f"a text made of {unknown.why}")
     plain = tuple(
         v if isinstance(v, (int, float)) and not isinstance(v, bool) else text_of(it, v)
         for v in cast("tuple[Value, ...]", items)

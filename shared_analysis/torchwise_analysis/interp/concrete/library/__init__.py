@@ -4,6 +4,10 @@
 runtime objects and back. Nothing of a runtime object is reachable except through those tables.
 """
 
+# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownLambdaType=false
+# A value of the program is an `object`; narrowed to a container, its items are unknown to the type checker.
+
 from __future__ import annotations
 
 import weakref
@@ -182,10 +186,14 @@ class Library:
     def submodule(self, owner: ModuleValue, name: str) -> Value:
         return self.imports.submodule(owner, name)
 
+    def names_of_module(self, owner: ModuleValue) -> list[str]:
+        """Names that a module binds, whether or not they have been evaluated yet."""
+        scope = self.imports.scopes.get(id(owner))
+        return list(dict.fromkeys([*owner.names, *(scope.bound_names() if scope is not None else ())]))
+
     def module_dictionary(self, owner: ModuleValue) -> Value:
         """`module.__dict__` of a module whose names are evaluated one by one."""
-        scope = self.imports.scopes.get(id(owner))
-        names = dict.fromkeys([*owner.names, *(scope.bound_names() if scope is not None else ())])
+        names = self.names_of_module(owner)
 
         def get(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
             name = args[0]
@@ -572,7 +580,7 @@ class Library:
             return special
         fallback = cls.find("__getattr__")
         if fallback is not MISSING:
-            return self.it._ask_getattr(fallback, module, name)
+            return self.it.ask_getattr(fallback, module, name)
         return MISSING
 
     def _special_attribute(self, module: Module, cls: Class, name: str) -> Value:
@@ -750,7 +758,7 @@ class Library:
             step = value.attributes.get("__iter__")
             if isinstance(step, Builtin):
                 return self.it.iterate(self.it.call(step, [], {}))
-            return self.it._unknown_items(Unknown(value.kind, self.it.origin()))
+            return self.it.unknown_items(Unknown(value.kind, self.it.origin()))
         found = self._special_method(value, "__iter__", [])
         return None if found is MISSING else self.it.iterate(found)
 

@@ -4,6 +4,10 @@ Files of the analysed project are read as text, within its folders and a size li
 not known: whether it exists, what a folder holds, what a file says. Nothing is ever written.
 """
 
+# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownLambdaType=false
+# A value of the program is an `object`; narrowed to a container, its items are unknown to the type checker.
+
 from __future__ import annotations
 
 import os

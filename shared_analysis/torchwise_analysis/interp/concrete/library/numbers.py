@@ -1,5 +1,9 @@
 """NumPy as training scripts use it: arrays are CPU tensors, reductions of unknown data unknown numbers."""
 
+# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownLambdaType=false
+# A value of the program is an `object`; narrowed to a container, its items are unknown to the type checker.
+
 from __future__ import annotations
 
 import math
@@ -7,11 +11,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
 from torchwise_analysis.interp.concrete import operators
+from torchwise_analysis.interp.concrete.library.images import as_tensor
 from torchwise_analysis.interp.concrete.library.stdlib import pure
 from torchwise_analysis.interp.concrete.values import (
     Builtin,
     Keywords,
     Namespace,
+    Opaque,
     Symbol,
     Unknown,
     Value,
@@ -106,6 +112,8 @@ def _array(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
     value = args[0]
     if isinstance(value, (Unknown, Tensor)):
         return value
+    if isinstance(value, Opaque) and value.kind == "image":
+        return as_tensor(it, value, "uint8", channels_last=True)
     if (
         any(isinstance(v, (Unknown, Symbol)) for v in it.iterate(value))
         if isinstance(value, (list, tuple))

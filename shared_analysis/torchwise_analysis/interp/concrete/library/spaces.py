@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from torchwise_analysis.interp.concrete.library import data, huggingface, numbers, torchspace, vision
+from torchwise_analysis.interp.concrete.library import data, huggingface, images, numbers, torchspace, vision
 from torchwise_analysis.interp.concrete.library.stdlib import standard_modules
 from torchwise_analysis.interp.concrete.values import MISSING, Builtin, Class, Namespace, Opaque, Value
 from torchwise_memory.classes import CLASS_FUNCTIONS, CLASSES
@@ -46,7 +46,12 @@ class Spaces:
             "transformers.modeling_outputs": huggingface.outputs_space,
             "torchvision.transforms": vision.transforms_module,
             "torchvision.transforms.v2": vision.transforms_module,
+            "torchvision.transforms.functional": vision.functional_module,
+            "torchvision.transforms.v2.functional": vision.functional_module,
             "torchvision.datasets": vision.datasets_module,
+            "torchvision.datasets.folder": vision.datasets_module,
+            "PIL": images.pillow,
+            "PIL.Image": images.image_module,
         }
 
     def module(self, name: str) -> Value:

@@ -1,11 +1,16 @@
 """torchvision's data sets and transforms, as far as they decide the shape of a sample."""
 
+# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownLambdaType=false
+# A value of the program is an `object`; narrowed to a container, its items are unknown to the type checker.
+
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from torchwise_analysis.interp.concrete import operators
+from torchwise_analysis.interp.concrete.library.images import as_tensor, image_of, source_of
 from torchwise_analysis.interp.concrete.values import (
     MISSING,
     Builtin,
@@ -36,6 +41,18 @@ _IMAGES: dict[str, tuple[int, int, int] | None] = {
     "CIFAR100": (3, 32, 32),
     "SVHN": (3, 32, 32),
     "STL10": (3, 96, 96),
+    "LSUN": None,
+    "SUN397": None,
+    "Country211": None,
+    "DTD": None,
+    "FGVCAircraft": None,
+    "PCAM": (3, 96, 96),
+    "RenderedSST2": (3, 448, 448),
+    "SEMEION": (1, 16, 16),
+    "Omniglot": (1, 105, 105),
+    "INaturalist": None,
+    "Imagenette": None,
+    "LFWPeople": (3, 250, 250),
     "ImageFolder": None,
     "ImageNet": None,
     "DatasetFolder": None,
@@ -78,7 +95,7 @@ def transforms_module(it: Interpreter) -> Namespace:
     members["Lambda"] = Builtin("Lambda", lambda it, a, k: a[0])
     members["InterpolationMode"] = Opaque("InterpolationMode")
     members["AutoAugmentPolicy"] = Opaque("AutoAugmentPolicy")
-    members["functional"] = Opaque("transforms.functional")
+    members["functional"] = functional_module(it)
     return Namespace("torchvision.transforms", members)
 
 
@@ -88,7 +105,7 @@ def transform(kind: str, change: Callable[[tuple[int, ...]], tuple[int, ...]]) -
     def call(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
         image = args[0]
         if isinstance(image, Opaque) and image.kind == "image":
-            return image_of(change(cast("tuple[int, ...]", image.payload)), kind)
+            return _changed(image, change)
         if isinstance(image, Tensor) and image.ndim == 3:
             shape = change(tuple(image.shape))
             if shape == tuple(image.shape):
@@ -101,8 +118,12 @@ def transform(kind: str, change: Callable[[tuple[int, ...]], tuple[int, ...]]) -
     return Opaque(f"transforms.{kind}", payload=change, call=call)
 
 
-def image_of(shape: tuple[int, ...], _: str = "") -> Opaque:
-    return Opaque("image", payload=shape)
+def _changed(image: Opaque, change: Callable[[tuple[int, ...]], tuple[int, ...]]) -> Opaque:
+    """The image after a transform; what gives images of all sizes one size settles it."""
+    shape = cast("tuple[int, ...]", image.payload)
+    made = change(shape)
+    other = change((shape[0], shape[1] + 37, shape[2] + 91))
+    return image_of(made, "" if other == made else source_of(image))
 
 
 def _neutral(name: str) -> Callable[[Interpreter, list[Value], Keywords], Value]:
@@ -121,6 +142,30 @@ def _note(it: Interpreter, value: Value) -> None:
     origin = value.origin if isinstance(value, Int) else it.origin()
     shown = tuple(value) if isinstance(value, (list, tuple)) else value
     it.library.met["image_size"] = (shown, origin)
+
+
+def functional_module(it: Interpreter) -> Namespace:
+    """`torchvision.transforms.functional`."""
+
+    def now(make: Callable[[Interpreter, list[Value], Keywords], Value]) -> Builtin:
+        def call(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+            image = args.pop(0)
+            return it.call(make(it, args, keywords), [image], {})
+
+        return Builtin("functional", call)
+
+    members: dict[str, Value] = {
+        "to_tensor": Builtin("to_tensor", _to_tensor),
+        "pil_to_tensor": Builtin("pil_to_tensor", _to_tensor),
+        "resize": now(_resize),
+        "center_crop": now(_sized),
+        "resized_crop": now(lambda it, a, k: _sized(it, a[4:], k)),
+        "crop": now(lambda it, a, k: _sized(it, [(a[2], a[3])], {})),
+        "pad": now(_pad),
+    }
+    for name in ("normalize", "hflip", "vflip", "rotate", "adjust_brightness", "adjust_contrast", "to_pil_image"):
+        members[name] = now(_neutral(name))
+    return Namespace("torchvision.transforms.functional", members)
 
 
 def _sized(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
@@ -167,7 +212,11 @@ def _pad(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
 def _to_tensor(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
     image = args[0]
     if isinstance(image, Opaque) and image.kind == "image":
-        return it.library.call_function(it, "torch.empty", [image.payload], {"dtype": DTYPES["float32"]})
+        return as_tensor(it, image, "float32")
+    if isinstance(image, Tensor) and image.ndim == 3:
+        # an array of pixels: the channels come first and become numbers between 0 and 1
+        height, width, channels = image.shape
+        return it.library.call_function(it, "torch.empty", [(channels, height, width)], {"dtype": DTYPES["float32"]})
     return image
 
 
@@ -222,13 +271,11 @@ def image_dataset(
     made = Opaque(f"datasets.{name}")
 
     def sample(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
-        image: Value = image_of(shape)
+        image: Value = image_of(shape, name if varying else "")
         if change is not None and not isinstance(change, Unknown):
             image = it.call(change, [image], {})
         if isinstance(image, Opaque) and image.kind == "image":
             image = _to_tensor(it, [image], {})
-        if varying and isinstance(image, Tensor) and tuple(image.shape)[1:] == shape[1:]:
-            it.assume(f"images of {name} are {shape[1]} x {shape[2]}")
         return (image, Symbol("a class number"))
 
     made.attributes["__sample__"] = Builtin("__sample__", sample)

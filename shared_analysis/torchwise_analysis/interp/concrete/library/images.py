@@ -1,0 +1,142 @@
+"""Pillow as data sets use it: images that know their channels and, as far as anything says it, their size."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from torchwise_analysis.interp.concrete import operators
+from torchwise_analysis.interp.concrete.values import (
+    Builtin,
+    Keywords,
+    Namespace,
+    Opaque,
+    Unknown,
+    Value,
+)
+from torchwise_memory.runtime.dtypes import DTYPES
+
+if TYPE_CHECKING:
+    from torchwise_analysis.interp.concrete.interpreter import Interpreter
+
+Shape = tuple[int, int, int]
+
+# Channels of Pillow's modes.
+_CHANNELS = {"1": 1, "L": 1, "P": 1, "I": 1, "F": 1, "LA": 2, "RGB": 3, "YCbCr": 3, "HSV": 3, "LAB": 3, "RGBA": 4, "CMYK": 4}
+_MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
+# Taken where nothing says how large a photograph is: the size most of ImageNet's files have.
+PHOTOGRAPH: Shape = (3, 375, 500)
+_KEEP = (
+    "copy", "load", "filter", "point", "transpose", "rotate", "getchannel", "quantize", "transform", "close", "verify",
+)  # fmt: skip
+
+
+def pillow(it: Interpreter) -> Namespace:
+    """`PIL`."""
+    return Namespace("PIL", {"Image": image_module(it), "__version__": "11.0.0"})
+
+
+def image_module(it: Interpreter) -> Namespace:
+    """`PIL.Image`."""
+    members: dict[str, Value] = {
+        "open": Builtin("PIL.Image.open", _open),
+        "new": Builtin("PIL.Image.new", _new),
+        "fromarray": Builtin("PIL.Image.fromarray", _from_array),
+        "Image": it.types.named("Image"),
+    }
+    for number, name in enumerate(("NEAREST", "LANCZOS", "BILINEAR", "BICUBIC", "BOX", "HAMMING")):
+        members[name] = number
+    members["ANTIALIAS"] = 1
+    members["FLIP_LEFT_RIGHT"] = 0
+    members["FLIP_TOP_BOTTOM"] = 1
+    members["Resampling"] = Namespace("PIL.Image.Resampling", dict(members))
+    return Namespace("PIL.Image", members)
+
+
+def image_of(shape: tuple[int, ...], source: str = "") -> Opaque:
+    """An image of (channels, height, width); `source` names whose size is only assumed, empty if it is known."""
+    made = Opaque("image", payload=shape)
+    channels, height, width = cast(Shape, shape)
+
+    def size(it: Interpreter) -> None:
+        if source:
+            it.assume(f"images of {source} are {height} x {width}")
+
+    def converted(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+        mode = args[0] if args else keywords.get("mode")
+        count = _CHANNELS.get(mode, channels) if isinstance(mode, str) else channels
+        return image_of((count, height, width), source)
+
+    def split(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+        return tuple(image_of((1, height, width), source) for _ in range(channels))
+
+    def resized(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+        wanted = _extents(it, args[0] if args else keywords.get("size"))
+        if wanted is None:
+            return Unknown("an image of a size that is not known", it.origin())
+        return image_of((channels, wanted[1], wanted[0]), "")
+
+    def cropped(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+        box = _extents(it, args[0] if args else keywords.get("box"))
+        if box is None or len(box) != 4:
+            return Unknown("a part of an image that is not known", it.origin())
+        return image_of((channels, box[3] - box[1], box[2] - box[0]), source)
+
+    def kept(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+        return image_of((channels, height, width), source)
+
+    table = {"convert": converted, "split": split, "resize": resized, "crop": cropped, **dict.fromkeys(_KEEP, kept)}
+    made.attributes |= {name: Builtin(name, call) for name, call in table.items()}
+    made.attributes["save"] = Builtin("save", lambda it, a, k: None)
+    made.attributes["size"] = (width, height)
+    made.attributes |= {"width": width, "height": height, "mode": _MODES.get(channels, "RGB"), "format": "JPEG"}
+    made.attributes["getbands"] = Builtin("getbands", lambda it, a, k: tuple(_MODES.get(channels, "RGB")))
+    made.attributes["__settle__"] = Builtin("__settle__", lambda it, a, k: size(it))
+    made.attributes["__source__"] = source
+    return made
+
+
+def _extents(it: Interpreter, value: Value) -> list[int] | None:
+    if not isinstance(value, (list, tuple)):
+        return None
+    items = cast("list[Value]", value)
+    numbers = [int(v) if isinstance(v, float) else v for v in items]
+    return [int(v) for v in numbers] if all(isinstance(v, int) for v in numbers) else None  # type: ignore[call-overload]
+
+
+def source_of(image: Opaque) -> str:
+    """Whose size is only assumed; empty if the size is known."""
+    return str(image.attributes.get("__source__", ""))
+
+
+def as_tensor(it: Interpreter, image: Opaque, dtype: str, channels_last: bool = False) -> Value:
+    """The pixels of an image; from here on its size counts, so an assumption about it is recorded."""
+    channels, height, width = cast(Shape, image.payload)
+    if source_of(image):
+        it.assume(f"images of {source_of(image)} are {height} x {width}")
+    shape: tuple[int, ...] = (channels, height, width)
+    if channels_last:
+        shape = (height, width) if channels == 1 else (height, width, channels)
+    return it.library.call_function(it, "torch.empty", [shape], {"dtype": DTYPES[dtype]})
+
+
+def _open(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    return image_of(PHOTOGRAPH, "the data")
+
+
+def _new(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    mode = args[0] if args else keywords.get("mode")
+    wanted = _extents(it, args[1] if len(args) > 1 else keywords.get("size"))
+    if wanted is None or not isinstance(mode, str):
+        return Unknown("a new image", it.origin())
+    return image_of((_CHANNELS.get(mode, 3), wanted[1], wanted[0]))
+
+
+def _from_array(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    array = args[0]
+    if not it.is_tensor(array):
+        return Unknown("an image of an array that is not known", it.origin())
+    shape = list(it.iterate(it.get_attribute(array, "shape")))
+    if len(shape) == 2:
+        return image_of((1, operators.index_of(it, shape[0]), operators.index_of(it, shape[1])))
+    extents = [operators.index_of(it, v) for v in shape[-3:]]
+    return image_of((extents[2], extents[0], extents[1]))
