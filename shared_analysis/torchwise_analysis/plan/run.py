@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -39,7 +39,9 @@ class Choice:
 class Change:
     """What a run does differently from the script: other literals, or one of the named changes."""
 
-    literals: dict[tuple[Origin, tuple[int, int]], int] = field(default_factory=dict)
+    literals: dict[tuple[Origin, tuple[int, int]], int] = field(
+        default_factory=dict[tuple[Origin, tuple[int, int]], int]
+    )
     names: frozenset[str] = frozenset()
 
 
@@ -48,11 +50,11 @@ class Facts:
     """What one run showed."""
 
     measured: tuple[Measured, ...] = ()
-    plan: dict[str, PlanField] = field(default_factory=dict)
+    plan: dict[str, PlanField] = field(default_factory=dict[str, PlanField])
     parameters: int | None = None
     trainable: int | None = None
     assumptions: tuple[str, ...] = ()
-    choices: dict[str, Choice] = field(default_factory=dict)
+    choices: dict[str, Choice] = field(default_factory=dict[str, Choice])
     read_files: tuple[str, ...] = ()
     micro_batch: tuple[fields.Literal, ...] = ()
     seen: frozenset[str] = frozenset()
@@ -89,7 +91,7 @@ def run_script(
 
 
 @contextmanager
-def _quiet_collector() -> Iterator[None]:
+def _quiet_collector() -> Generator[None, None, None]:
     """Lifetimes are those of reference counting; a collection would only cost time."""
     enabled = gc.isenabled()
     gc.disable()
@@ -101,7 +103,7 @@ def _quiet_collector() -> Iterator[None]:
 
 
 @contextmanager
-def _deep_stack() -> Iterator[None]:
+def _deep_stack() -> Generator[None, None, None]:
     limit, size = sys.getrecursionlimit(), threading.stack_size()
     sys.setrecursionlimit(max(limit, _HOST_RECURSION))
     threading.stack_size(_STACK_BYTES)

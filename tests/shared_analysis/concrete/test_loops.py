@@ -181,6 +181,7 @@ for i in range(5):
     assert all(r.peak_bytes + r.saves_bytes == allocated.point for r in found.remedies)
     half = next(r for change, r in remedies.items() if "micro-batch 4096" in change)
     assert [edit.text for edit in half.edits] == ["4096", "4096"]
-    assert {edit.line + 1 for edit in half.edits} == {line_of("", "x = torch", head), line_of("", "y = torch", head)}
+    lines = {line_of("", "x = torch", head), line_of("", "y = torch", head)}
+    assert {edit.line + 1 for edit in half.edits} == lines
     assert "zero_grad(set_to_none=True)" in remedies
     assert any("autocast" in change for change in remedies)

@@ -6,6 +6,10 @@ the ones measured. A loop whose rounds call a model from outside and never go ba
 loop; its second round is measured.
 """
 
+# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownLambdaType=false
+# A value of the program is an `object`; narrowed to a container, its items are unknown to the type checker.
+
 from __future__ import annotations
 
 from collections.abc import Iterator

@@ -4,6 +4,10 @@ Each entry takes the receiver and the arguments of the call. A host method is us
 its arguments and result are carriers and its result cannot outgrow its input.
 """
 
+# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownLambdaType=false
+# A value of the program is an `object`; narrowed to a container, its items are unknown to the type checker.
+
 from __future__ import annotations
 
 import functools
@@ -90,7 +94,7 @@ def _format(it: Interpreter, receiver: Value, args: list[Value], keywords: dict[
 
 
 def _replace(it: Interpreter, receiver: Value, args: list[Value], keywords: dict[str, Value]) -> Value:
-    source, old, new = cast(str, receiver), cast(str, _bare(args[0])), cast(str, _bare(args[1]))
+    source, old, new = cast(str, receiver), _bare(args[0]), _bare(args[1])
     if not isinstance(old, str) or not isinstance(new, str):
         raise it.error("TypeError", "replace() arguments must be str")
     hits = len(source) + 1 if old == "" else source.count(old)
@@ -165,7 +169,6 @@ _STR = {
 _BYTES = {name: _host(name) for name in ("decode", "endswith", "find", "hex", "split", "startswith", "strip")}
 _INT = {name: _host(name) for name in ("bit_length", "bit_count", "conjugate", "is_integer")}
 _FLOAT = {name: _host(name) for name in ("is_integer", "hex", "as_integer_ratio", "conjugate")}
-_TUPLE: dict[str, Method] = {}
 _RANGE = {name: _host(name) for name in ("count", "index")}
 
 
@@ -274,7 +277,7 @@ _LIST: dict[str, Method] = {
     "clear": _clear,
     "copy": _copy,
 }
-_TUPLE |= {"index": _index, "count": _count}
+_TUPLE: dict[str, Method] = {"index": _index, "count": _count}
 
 
 # --------------------------------------------------------------------------- dict

@@ -1,5 +1,9 @@
 """`match`: which pattern fits a subject, and what it binds."""
 
+# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownLambdaType=false
+# A value of the program is an `object`; narrowed to a container, its items are unknown to the type checker.
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast

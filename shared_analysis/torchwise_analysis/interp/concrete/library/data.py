@@ -4,6 +4,10 @@ The data set's own `__getitem__` is interpreted for one sample; the default coll
 batch size. How many batches there are is not known and does not matter.
 """
 
+# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownLambdaType=false
+# A value of the program is an `object`; narrowed to a container, its items are unknown to the type checker.
+
 from __future__ import annotations
 
 from collections.abc import Iterator

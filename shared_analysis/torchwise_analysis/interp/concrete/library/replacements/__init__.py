@@ -25,7 +25,7 @@ def sections() -> dict[str, str]:
     """Dotted module name -> replacement text."""
     found: dict[str, str] = {}
     for name in _FILES:
-        text = resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
+        text = resources.files(__name__).joinpath(name).read_text(encoding="utf-8")
         parts = _SECTION.split(text)
         found.update(zip(parts[1::2], parts[2::2], strict=True))
     return found
