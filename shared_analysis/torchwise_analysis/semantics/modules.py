@@ -141,7 +141,7 @@ FORWARD_METHODS = frozenset(
 )
 # These switch autograd off by themselves in the libraries that have them. [transformers' `generate`,
 # torch_geometric's `inference`: decorated with no_grad]
-_GUARDED_METHODS = frozenset(["generate", "inference"])
+_GUARDED_METHODS = frozenset(["generate", "inference", "infer"])
 
 # Methods that an unseen object most likely uses to train by itself.
 UPDATING = ("train", "backward", "step", "optim", "update", "fit", "learn")
