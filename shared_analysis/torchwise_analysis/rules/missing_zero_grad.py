@@ -20,6 +20,7 @@ from torchwise_analysis.policy import one_weaker
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
 from torchwise_analysis.rules._reading import belief_in, called, distinct, grade, loop_words, step
 from torchwise_analysis.source import nodes
+from torchwise_analysis.source.nodes import Span
 
 WRONG = """
 import torch
@@ -261,7 +262,7 @@ def detect(trace: Trace) -> Iterator[Hit]:
             continue
         if one.loops and one.loops[-1].loop.is_call and one.optimizer.id in trace.cleared:
             continue  # a sibling method clears it between two calls that we do not see
-        site = min((place for place, _ in stale[0].sites), key=lambda place: (place.path, place.span))
+        site = min((place for atom in stale for place, _ in atom.sites), key=_position)
         name = called(one.optimizer, "the optimizer")
         yield Hit(
             site,
@@ -273,6 +274,10 @@ def detect(trace: Trace) -> Iterator[Hit]:
             frozenset({("optimizer", one.optimizer.id)}),
             (one, _has_window(stale)),
         )
+
+
+def _position(place: Place) -> tuple[str, Span]:
+    return place.path, place.span
 
 
 def _has_window(atoms: list[Atom]) -> bool:

@@ -211,6 +211,7 @@ def main(loader):
 
 
 def detect(trace: Trace) -> Iterator[Hit]:
+    first_in_loop: dict[object, Place] = {}
     for forward in trace.forwards:
         if forward.grad != {True} or forward.pass_ in trace.used or forward.through in ("loss", "entry"):
             continue
@@ -220,7 +221,9 @@ def detect(trace: Trace) -> Iterator[Hit]:
         if leaves and forward.pass_ not in trace.stored_passes:
             continue  # whoever receives it may still differentiate it
         switched = _switch(trace, forward)
-        site = _site(forward, switched)
+        loop = _loop_of(forward)
+        # Several forwards of one evaluation are one finding, at the first of them.
+        site = first_in_loop.setdefault((loop, forward.module.id), _site(forward, switched))
         yield Hit(
             site,
             Severity.WARNING,
@@ -259,9 +262,13 @@ def _nothing_leaves(trace: Trace, forward: Forward) -> bool:
     return not any(forward.pass_ in event.passes for event in trace.of(Returned))
 
 
+def _loop_of(forward: Forward) -> Place | None:
+    return next((turn.loop.place for turn in reversed(forward.loops) if not turn.loop.is_call), None)
+
+
 def _trains_inside(trace: Trace, forward: Forward) -> bool:
     """The innermost loop also holds a training forward: no_grad around it would end training."""
-    loop = next((t.loop.place for t in reversed(forward.loops) if not t.loop.is_call), None)
+    loop = _loop_of(forward)
     return any(
         turn.loop.place == loop for p in trace.used if p in trace.passes for turn in trace.passes[p].loops
     )
@@ -271,9 +278,7 @@ def _chain(trace: Trace, forward: Forward, switched: ModeChange | None) -> tuple
     links: list[Evidence] = []
     if switched is not None:
         links += step(switched.place, "eval() changes layers, it does not switch autograd off")
-    loop = next((t.loop for t in reversed(forward.loops) if not t.loop.is_call), None)
-    if loop is not None:
-        links += step(loop.place, "each turn of this loop records a graph")
+    links += step(_loop_of(forward), "each turn of this loop records a graph")
     links += step(forward.place, "the forward; no backward of the run reaches it")
     for backward in trace.backwards[:1]:
         links += step(backward.place, "the training backward uses other forwards")
