@@ -33,6 +33,8 @@ class Config:
         self.model_type = model_type
         self.spellings = dict(spellings)
         self.fields: dict[str, object] = {"model_type": model_type}
+        # whether padding masks hide tokens, which only whoever made them knows
+        self.padded = False
         for name, value in fields.items():
             self.assign(name, value)
 
@@ -282,13 +284,16 @@ def attention_mask(
 ) -> Tensor | None:
     """The 4-D mask of `create_causal_mask` and `create_bidirectional_mask`.
 
-    A padding mask without a padded token is recognised and dropped by transformers; whether there is one is
-    not known here, and the common case, none, is taken.
+    A padding mask without a padded token is recognised and dropped by transformers; `config.padded` says
+    whether there is one.
     """
     batch, length = hidden.shape[0], hidden.shape[1]
     implementation = config.text("_attn_implementation")
-    if padding is not None:
+    padded = padding is not None and config.padded
+    if padding is not None and not padded:
         w.assume("no sequence of the batch is padded")
+    if padded and implementation != "eager":
+        return w.new((batch, 1, length, key_length), boolean, "attention mask", hidden.device)
     if implementation != "eager" and (window is None or key_length <= window):
         return None
     if not causal and padding is None:

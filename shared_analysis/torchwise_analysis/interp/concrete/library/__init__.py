@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from torchwise_analysis.interp.concrete.errors import Stopped
-from torchwise_analysis.interp.concrete.library import files
+from torchwise_analysis.interp.concrete.library import files, huggingface
 from torchwise_analysis.interp.concrete.library.huggingface import Transformers, helpers
 from torchwise_analysis.interp.concrete.library.imports import Imports
 from torchwise_analysis.interp.concrete.library.spaces import Spaces
@@ -50,7 +50,7 @@ from torchwise_memory.modules.copying import copy_module, copy_tensor
 from torchwise_memory.modules.native import NativeAttribute, NativeClass, native_class
 from torchwise_memory.operators.registry import Function as NativeFunction
 from torchwise_memory.optimizers.base import Optimizer
-from torchwise_memory.optimizers.scaling import GradScaler
+from torchwise_memory.optimizers.scaling import GradScaler, Scheduler
 from torchwise_memory.report import Origin
 from torchwise_memory.runtime.contexts import Autocast
 from torchwise_memory.runtime.device import Device, device_of
@@ -71,6 +71,7 @@ _HARMLESS = frozenset(
     {"generator", "memory_format", "layout", "pin_memory", "out", "non_blocking", "foreach"}
 )
 
+_COMPANIONS = (GradScaler, Scheduler)
 _CLASS_OF_HOST = {native.host: name for name, native in CLASSES.items()}
 
 
@@ -139,6 +140,8 @@ class Library:
         self.imports = Imports(it)
         self.classes: dict[str, Class] = {}
         self.program_classes: weakref.WeakKeyDictionary[object, Class] = weakref.WeakKeyDictionary()
+        # what a program's subclass of an optimizer's companion (a schedule, a scaler) keeps on itself
+        self.program_fields: weakref.WeakKeyDictionary[object, dict[str, Value]] = weakref.WeakKeyDictionary()
         self.methods: dict[str, Builtin] = {}
         self.override = ForwardOverride(it)
         self.spaces = Spaces(it)
@@ -469,6 +472,7 @@ class Library:
         keywords.clear()
         if outermost:
             self._note_input(module, given, named)
+            huggingface.note_padding(it, module, named)
         if outermost and it.changes:
             self._apply_changes(module)
         if outermost and "autocast" in it.changes and it.world.grad_enabled:
@@ -625,6 +629,8 @@ class Library:
         fields = getattr(owner, "fields", None)
         if isinstance(owner, Optimizer) and isinstance(fields, dict) and name in fields:
             return cast("dict[str, Value]", fields)[name]
+        if isinstance(owner, _COMPANIONS) and name in self.program_fields.get(owner, {}):
+            return self.program_fields[owner][name]
         if member is not MISSING:
             return self.it.bind_member(member, owner, cls)
         if isinstance(owner, (Config, ModelOutput)):
@@ -638,6 +644,9 @@ class Library:
                 self.it.call(member.setter, [owner, value], {})
             else:
                 owner.fields[name] = value
+            return True
+        if isinstance(owner, _COMPANIONS):
+            self.program_fields.setdefault(owner, {})[name] = value
             return True
         if isinstance(owner, Config):
             owner.assign(name, self.argument(value, name))
@@ -1056,7 +1065,7 @@ def _has_parameters(module: Module) -> bool:
 
 
 def _is_weakly_keyed(value: Value) -> bool:
-    return isinstance(value, Optimizer)
+    return isinstance(value, (Optimizer, *_COMPANIONS))
 
 
 __all__ = ["ForwardOverride", "HostCallable", "Library", "Parameter", "from_runtime", "to_runtime"]

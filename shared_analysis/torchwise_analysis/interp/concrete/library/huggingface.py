@@ -31,7 +31,7 @@ from torchwise_analysis.interp.concrete.values import (
     Value,
 )
 from torchwise_memory import families
-from torchwise_memory.families.base import Config
+from torchwise_memory.families.base import Config, PreTrainedModel
 from torchwise_memory.modules.base import Module
 from torchwise_memory.runtime.dtypes import DTYPES, DType
 from torchwise_memory.runtime.tensor import Tensor
@@ -336,6 +336,12 @@ def _padded(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
     if mask.storage in it.library.written:
         return True
     return it.choose("padding", (True, False), "some sequences of a batch are padded: {}")
+
+
+def note_padding(it: Interpreter, module: Module, keywords: dict[str, Value]) -> None:
+    """Tell a hand-written family what is known of the mask it is called with."""
+    if isinstance(module, PreTrainedModel) and isinstance(keywords.get("attention_mask"), Tensor):
+        module.config.padded = bool(_padded(it, [keywords["attention_mask"]], {}))
 
 
 def _tie(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:

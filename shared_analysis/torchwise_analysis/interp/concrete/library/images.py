@@ -21,7 +21,20 @@ if TYPE_CHECKING:
 Shape = tuple[int, int, int]
 
 # Channels of Pillow's modes.
-_CHANNELS = {"1": 1, "L": 1, "P": 1, "I": 1, "F": 1, "LA": 2, "RGB": 3, "YCbCr": 3, "HSV": 3, "LAB": 3, "RGBA": 4, "CMYK": 4}
+_CHANNELS = {
+    "1": 1,
+    "L": 1,
+    "P": 1,
+    "I": 1,
+    "F": 1,
+    "LA": 2,
+    "RGB": 3,
+    "YCbCr": 3,
+    "HSV": 3,
+    "LAB": 3,
+    "RGBA": 4,
+    "CMYK": 4,
+}
 _MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
 # Taken where nothing says how large a photograph is: the size most of ImageNet's files have.
 PHOTOGRAPH: Shape = (3, 375, 500)
@@ -84,11 +97,22 @@ def image_of(shape: tuple[int, ...], source: str = "") -> Opaque:
     def kept(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
         return image_of((channels, height, width), source)
 
-    table = {"convert": converted, "split": split, "resize": resized, "crop": cropped, **dict.fromkeys(_KEEP, kept)}
+    table = {
+        "convert": converted,
+        "split": split,
+        "resize": resized,
+        "crop": cropped,
+        **dict.fromkeys(_KEEP, kept),
+    }
     made.attributes |= {name: Builtin(name, call) for name, call in table.items()}
     made.attributes["save"] = Builtin("save", lambda it, a, k: None)
     made.attributes["size"] = (width, height)
-    made.attributes |= {"width": width, "height": height, "mode": _MODES.get(channels, "RGB"), "format": "JPEG"}
+    made.attributes |= {
+        "width": width,
+        "height": height,
+        "mode": _MODES.get(channels, "RGB"),
+        "format": "JPEG",
+    }
     made.attributes["getbands"] = Builtin("getbands", lambda it, a, k: tuple(_MODES.get(channels, "RGB")))
     made.attributes["__settle__"] = Builtin("__settle__", lambda it, a, k: size(it))
     made.attributes["__source__"] = source

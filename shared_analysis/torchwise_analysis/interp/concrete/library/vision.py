@@ -163,7 +163,15 @@ def functional_module(it: Interpreter) -> Namespace:
         "crop": now(lambda it, a, k: _sized(it, [(a[2], a[3])], {})),
         "pad": now(_pad),
     }
-    for name in ("normalize", "hflip", "vflip", "rotate", "adjust_brightness", "adjust_contrast", "to_pil_image"):
+    for name in (
+        "normalize",
+        "hflip",
+        "vflip",
+        "rotate",
+        "adjust_brightness",
+        "adjust_contrast",
+        "to_pil_image",
+    ):
         members[name] = now(_neutral(name))
     return Namespace("torchvision.transforms.functional", members)
 
@@ -216,7 +224,9 @@ def _to_tensor(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
     if isinstance(image, Tensor) and image.ndim == 3:
         # an array of pixels: the channels come first and become numbers between 0 and 1
         height, width, channels = image.shape
-        return it.library.call_function(it, "torch.empty", [(channels, height, width)], {"dtype": DTYPES["float32"]})
+        return it.library.call_function(
+            it, "torch.empty", [(channels, height, width)], {"dtype": DTYPES["float32"]}
+        )
     return image
 
 
