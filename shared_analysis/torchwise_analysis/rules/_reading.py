@@ -33,6 +33,18 @@ def link_beliefs(link: Link | None) -> int:
     return beliefs(link)
 
 
+def doubt(*reasons: tuple[bool, str]) -> str:
+    """The links that only rest on a convention or on unseen code, as a sentence behind the message."""
+    named = [text for holds, text in reasons if holds]
+    return f" Not certain: {' and '.join(named)}." if named else ""
+
+
+def known_by(obj: Obj) -> str:
+    """How an object that was not made in view is known, for `doubt`."""
+    how = {Origin.USED: "by its use", Origin.NAMED: "by its name"}.get(obj.origin, "by convention")
+    return f"{called(obj, 'one object')} is known {how} only"
+
+
 def called(obj: Obj | None, fallback: str) -> str:
     """The object's name for a message, in code quotes, or a plain description."""
     return f"`{obj.name}`" if obj is not None and obj.name else fallback

@@ -10,7 +10,7 @@ from torchwise_analysis.interp.abstract.events import StateDictKept, StateDictUs
 from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.policy import weaker
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
-from torchwise_analysis.rules._reading import belief_in, called, distinct, grade, step
+from torchwise_analysis.rules._reading import belief_in, called, distinct, doubt, grade, known_by, step
 from torchwise_analysis.source import nodes
 
 WRONG = """
@@ -203,7 +203,8 @@ def detect(trace: Trace) -> Iterator[Hit]:
             Severity.ERROR,
             _confidence(use),
             f"these kept weights of {called(state.owner, 'the model')} are its live tensors: training "
-            "goes on and overwrites them, so the best checkpoint is lost. Keep a copy.",
+            "goes on and overwrites them, so the best checkpoint is lost. Keep a copy."
+            + doubt((belief_in(state.owner) > 0, known_by(state.owner))),
             _chain(trace, use, keep),
             frozenset({("state", state.place)}),
             use,

@@ -10,7 +10,7 @@ from torchwise_analysis.interp.abstract.events import Event, LoaderBuilt, Prepar
 from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.interp.abstract.values import Obj
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
-from torchwise_analysis.rules._reading import called, distinct, step
+from torchwise_analysis.rules._reading import called, distinct, doubt, step
 
 WRONG = """
 import torch
@@ -247,7 +247,8 @@ def detect(trace: Trace) -> Iterator[Hit]:
             Severity.ERROR,
             role,
             f"every rank trains on the whole data set: nothing shards {name}, so N "
-            "GPUs repeat each other's work. Give it a DistributedSampler.",
+            "GPUs repeat each other's work. Give it a DistributedSampler."
+            + doubt((role is not Confidence.CERTAIN, "no training that uses it is seen here")),
             _chain(built, Evidence(together.place, dict(several)[together]), site),
             frozenset({("loader", built.loader.id)}),
             built,

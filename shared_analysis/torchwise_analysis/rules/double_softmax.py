@@ -11,7 +11,7 @@ from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.interp.abstract.values import Activation, Tensor
 from torchwise_analysis.policy import weaker
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
-from torchwise_analysis.rules._reading import distinct, grade, link_beliefs, step
+from torchwise_analysis.rules._reading import distinct, doubt, grade, link_beliefs, step
 from torchwise_analysis.source import nodes
 
 WRONG = """
@@ -250,7 +250,8 @@ def _hit(loss: LossCall, tensor: Tensor, activation: Activation) -> Hit:
         activation.place,
         Severity.HINT if is_log else Severity.ERROR,
         _confidence(loss, tensor),
-        message,
+        message
+        + doubt((link_beliefs(tensor.evidence) > 0, "what is called in between is known by convention only")),
         distinct(_chain(loss, activation)),
         frozenset({("loss", loss.place)}),
         (loss, activation),

@@ -18,7 +18,16 @@ from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.interp.abstract.values import Atom
 from torchwise_analysis.policy import one_weaker
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
-from torchwise_analysis.rules._reading import belief_in, called, distinct, grade, loop_words, step
+from torchwise_analysis.rules._reading import (
+    belief_in,
+    called,
+    distinct,
+    doubt,
+    grade,
+    known_by,
+    loop_words,
+    step,
+)
 from torchwise_analysis.source import nodes
 from torchwise_analysis.source.nodes import Span
 
@@ -269,7 +278,11 @@ def detect(trace: Trace) -> Iterator[Hit]:
             Severity.ERROR,
             _confidence(trace, one),
             f"gradients of earlier steps are applied again: nothing clears {name} between two steps, so each "
-            "update repeats all former ones and training diverges.",
+            "update repeats all former ones and training diverges."
+            + doubt(
+                (belief_in(one.optimizer) > 0, known_by(one.optimizer)),
+                (one.optimizer.id in trace.escaped, "it went into a call that is not seen"),
+            ),
             _chain(trace, one, site),
             frozenset({("optimizer", one.optimizer.id)}),
             (one, _has_window(stale)),

@@ -11,7 +11,7 @@ from torchwise_analysis.interp.abstract.loops import inside
 from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.policy import weaker
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
-from torchwise_analysis.rules._reading import distinct, forwards_of, grade, loop_words, step
+from torchwise_analysis.rules._reading import distinct, doubt, forwards_of, grade, known_by, loop_words, step
 from torchwise_analysis.source import nodes
 from torchwise_analysis.source.nodes import Span
 
@@ -315,7 +315,7 @@ def detect(trace: Trace) -> Iterator[Hit]:
             store.graph_places[0] if store.graph_places else store.value_place or store.place,
             _severity(store, is_freed),
             _confidence(trace, store, is_freed),
-            _message(store, is_freed),
+            _message(store, is_freed) + ("" if is_freed else _doubts(trace, store)),
             _chain(trace, store),
             frozenset(("pass", p) for p in store.passes),
             (store, _is_scalar(trace, store)),
@@ -375,6 +375,15 @@ def _confidence(trace: Trace, store: Store, is_freed: bool) -> Confidence:
         return Confidence.POSSIBLE  # neither trained nor evaluated in view: what it is for is not known
     believed = any(forward.belief for forward in forwards_of(trace, store.passes))
     return weaker(grade(int(believed)), grade(int(store.token in trace.escaped_tokens)))
+
+
+def _doubts(trace: Trace, store: Store) -> str:
+    believed = [forward.module for forward in forwards_of(trace, store.passes) if forward.belief]
+    return doubt(
+        (not _is_evaluation(trace, store), "what the value is for is not seen"),
+        (bool(believed), known_by(believed[0]) if believed else ""),
+        (store.token in trace.escaped_tokens, "it goes into a call that is not seen"),
+    )
 
 
 def _message(store: Store, is_freed: bool) -> str:

@@ -15,7 +15,7 @@ from torchwise_analysis.interp.abstract.events import Forward, ModeChange
 from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.policy import weaker
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
-from torchwise_analysis.rules._reading import MODE_LAYERS, called, distinct, grade, step
+from torchwise_analysis.rules._reading import MODE_LAYERS, called, distinct, doubt, grade, known_by, step
 from torchwise_analysis.source import nodes
 
 WRONG = """
@@ -261,13 +261,16 @@ def detect(trace: Trace) -> Iterator[Hit]:
 def _hit(trace: Trace, forward: Forward, place: Place, between: Forward | None) -> Hit:
     name = called(forward.module, "the model")
     has_layers = trace.has_layer(forward.module.id, *MODE_LAYERS)
-    doubt = "" if has_layers else " (if it has dropout or batch-norm: its layers are not all known)"
     return Hit(
         place,
         Severity.ERROR,
         _confidence(forward, has_layers),
         f"{name} stays in eval mode when training goes on: dropout is off and batch-norm frozen for the "
-        f"rest of the run{doubt}. Call train() before training again.",
+        "rest of the run. Call train() before training again."
+        + doubt(
+            (not has_layers, "no dropout or batch-norm is seen in it"),
+            (forward.belief, known_by(forward.module)),
+        ),
         _chain(trace, forward, place, between),
         frozenset({("module", forward.module.id)}),
         forward,

@@ -17,7 +17,7 @@ from torchwise_analysis.interp.abstract.loops import LoopKind
 from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.policy import weaker
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
-from torchwise_analysis.rules._reading import called, distinct, grade, step
+from torchwise_analysis.rules._reading import called, distinct, doubt, grade, known_by, step
 from torchwise_analysis.source import nodes
 
 WRONG = """
@@ -229,7 +229,11 @@ def detect(trace: Trace) -> Iterator[Hit]:
             Severity.WARNING,
             weaker(grade(int(forward.belief)), grade(int(leaves))),
             f"this evaluation of {called(forward.module, 'the model')} records a graph that nothing "
-            "uses: it needs about the memory of training. Switch autograd off with torch.no_grad().",
+            "uses: it needs about the memory of training. Switch autograd off with torch.no_grad()."
+            + doubt(
+                (forward.belief, known_by(forward.module)),
+                (leaves, "its result goes into a call that is not seen"),
+            ),
             _chain(trace, forward, switched),
             frozenset({("pass", forward.pass_)}),
             None if _trains_inside(trace, forward) else (forward, _nothing_leaves(trace, forward)),

@@ -17,7 +17,7 @@ from torchwise_analysis.interp.abstract.loops import Loop, LoopKind
 from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.policy import weaker
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
-from torchwise_analysis.rules._reading import belief_in, called, distinct, grade, step
+from torchwise_analysis.rules._reading import belief_in, called, distinct, doubt, grade, known_by, step
 from torchwise_analysis.source import nodes
 
 WRONG = """
@@ -317,7 +317,11 @@ def _hit(trace: Trace, one: Step, backward: Backward) -> Hit:
         Severity.WARNING if is_mild else Severity.ERROR,
         _confidence(one, backward),
         f"the gradients of N micro-batches are summed before each step of {name} and nothing divides by "
-        f"N: {cost}. Divide the loss by N.",
+        f"N: {cost}. Divide the loss by N."
+        + doubt(
+            (belief_in(one.optimizer) > 0, known_by(one.optimizer)),
+            (_is_handed_in(backward), "the loss is made elsewhere and may be divided there"),
+        ),
         _chain(trace, one, backward),
         frozenset({("window", backward.place)}),
         (one, backward),
@@ -325,9 +329,12 @@ def _hit(trace: Trace, one: Step, backward: Backward) -> Hit:
 
 
 def _confidence(one: Step, backward: Backward) -> Confidence:
-    # A loss that is handed in may have been divided where it was made.
-    is_handed_in = backward.loss is None or backward.loss.reduction is None
-    return weaker(grade(min(belief_in(one.optimizer), 1)), grade(2 * is_handed_in))
+    return weaker(grade(min(belief_in(one.optimizer), 1)), grade(2 * _is_handed_in(backward)))
+
+
+def _is_handed_in(backward: Backward) -> bool:
+    """How the loss was made is not seen; it may have been divided there."""
+    return backward.loss is None or backward.loss.reduction is None
 
 
 def _chain(trace: Trace, one: Step, backward: Backward) -> tuple[Evidence, ...]:
