@@ -11,6 +11,7 @@ until the operation that consumes them is done, and no longer.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, cast
 
 from torchwise_analysis.interp.concrete import operators, text
@@ -29,6 +30,8 @@ from torchwise_analysis.source import nodes
 
 if TYPE_CHECKING:
     from torchwise_analysis.interp.concrete.interpreter import Interpreter
+
+FEW_BATCHES = 2
 
 Evaluate = Callable[["Interpreter", nodes.Expr, Frame], Value]
 
@@ -203,9 +206,9 @@ def dict_expr(it: Interpreter, node: nodes.DictExpr, frame: Frame) -> Value:
 def comprehension(it: Interpreter, node: nodes.Comprehension, frame: Frame) -> Value:
     inner = it.inner_frame(frame)
     if node.kind is nodes.ComprehensionKind.GENERATOR:
-        first = it.iterate(it.evaluate(node.generators[0].iter, frame))
+        first = _source(it, node.generators[0], frame)
         return Iter(_generate(it, node, inner, first), "generator")
-    rounds = _rounds(it, node.generators, 0, inner, it.iterate(it.evaluate(node.generators[0].iter, frame)))
+    rounds = _rounds(it, node.generators, 0, inner, _source(it, node.generators[0], frame))
     if node.kind is nodes.ComprehensionKind.LIST:
         return [it.evaluate(node.element, inner) for _ in rounds]
     if node.kind is nodes.ComprehensionKind.SET:
@@ -245,8 +248,15 @@ def _rounds(
         if index + 1 == len(generators):
             yield None
         else:
-            deeper = it.iterate(it.evaluate(generators[index + 1].iter, inner))
+            deeper = _source(it, generators[index + 1], inner)
             yield from _rounds(it, generators, index + 1, inner, deeper)
+
+
+def _source(it: Interpreter, generator: nodes.Generator, frame: Frame) -> Iterator[Value]:
+    """What a comprehension goes over; of a loader a few batches show all there is to see."""
+    value = it.evaluate(generator.iter, frame)
+    items = it.iterate(value)
+    return islice(items, FEW_BATCHES) if it.library.is_loader(value) else items
 
 
 def _keeps(it: Interpreter, test: nodes.Expr, inner: Frame) -> bool:

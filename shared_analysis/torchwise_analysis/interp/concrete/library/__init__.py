@@ -66,6 +66,7 @@ if TYPE_CHECKING:
 _ITEMS_LIMIT = 4096
 # Inputs are made at the top of a script; later tensors say nothing new about its batch.
 MADE_LIMIT = 256
+LOADER = "torch.utils.data.DataLoader"
 # Arguments that change nothing in memory: an unknown there is no loss.
 _HARMLESS = frozenset(
     {"generator", "memory_format", "layout", "pin_memory", "out", "non_blocking", "foreach"}
@@ -759,6 +760,9 @@ class Library:
     def delete_module_item(self, owner: Module, index: Value) -> None:
         if self._special_method(owner, "__delitem__", [index]) is MISSING:
             raise self.it.error("TypeError", "object does not support item deletion")
+
+    def is_loader(self, value: Value) -> bool:
+        return isinstance(value, Instance) and any(c.tag == LOADER for c in value.cls.mro)
 
     def iterate(self, value: Value) -> Iterator[Value] | None:
         if isinstance(value, Tensor):

@@ -195,7 +195,8 @@ def batches(it: Interpreter, receiver: Instance) -> Iterator[Value]:
         it.library.met.setdefault("micro_batch", (attributes["batch_size"], attributes["batch_size"].origin))
     elif size is not None:
         it.library.met.setdefault("micro_batch", (size, cast("None", attributes.get("_origin"))))
-    for _ in range(MANY):
+    count = _loader_length(it, [receiver], {})
+    for _ in range(count if isinstance(count, int) else MANY):
         yield _batch(it, receiver, size)
 
 
