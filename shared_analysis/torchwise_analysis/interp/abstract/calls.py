@@ -10,7 +10,7 @@ from torchwise_analysis.interp.abstract import contexts, unknowns
 from torchwise_analysis.interp.abstract import values as va
 from torchwise_analysis.interp.abstract.frames import Frame
 from torchwise_analysis.interp.abstract.join import join, join_values
-from torchwise_analysis.interp.abstract.limits import DeadPathError
+from torchwise_analysis.interp.abstract.limits import DeadPathError, OutOfFuelError
 from torchwise_analysis.interp.abstract.loops import Caller
 from torchwise_analysis.interp.abstract.machine import Machine, first_known
 from torchwise_analysis.interp.abstract.state import Facts
@@ -326,7 +326,54 @@ def call_function(
     scopes = m.scopes
     for context in function.wraps:
         scopes = contexts.inside(m, scopes, context)
-    return m.with_scopes(scopes, lambda: _run_function(m, function, arguments, node, on_yield, entry))
+    if entry or node is None or on_yield is not None:
+        return m.with_scopes(scopes, lambda: _run_function(m, function, arguments, node, on_yield, entry))
+
+    def body() -> va.Value:
+        return _run_function(m, function, arguments, node)
+
+    return _budgeted(m, function, arguments, node, lambda: m.with_scopes(scopes, body))
+
+
+_ABORTED_OFTEN = 2
+_FAIR_SHARE = 5000  # visits; who got less and failed was only called late
+
+
+def _budgeted(
+    m: Machine,
+    function: va.Function,
+    arguments: va.Arguments,
+    node: nd.Node,
+    run: Callable[[], va.Value],
+) -> va.Value:
+    """A callee may spend half of what is left; one that needs more is given up, its caller goes on."""
+    if m.aborted.get(function.key, 0) >= _ABORTED_OFTEN:
+        return _given_up(m, function, arguments, node)
+    whole, mark, guards = m.cap, m.state.mark(), m.guards
+    share = max((whole - m.visits) // 2, 1)
+    m.cap = min(whole, m.visits + share)
+    try:
+        return run()
+    except OutOfFuelError:
+        if m.visits >= whole or len(m.events) >= m.limits.events:
+            raise
+        if share >= _FAIR_SHARE:
+            m.aborted[function.key] = m.aborted.get(function.key, 0) + 1
+        m.state.rollback(mark)
+        m.alive, m.guards = True, guards
+        m.counts.not_analysed.append((m.place(node), f"`{function.name}` is too large to follow from here"))
+    finally:
+        m.cap = whole
+    return _given_up(m, function, arguments, node)
+
+
+def _given_up(m: Machine, function: va.Function, arguments: va.Arguments, node: nd.Node) -> va.Value:
+    m.counts.cut += 1
+    for value in arguments:
+        m.escape(value, node, function.name)
+    if function.self is not None:
+        m.escape(function.self, node, function.name)
+    return m.attach(None, arguments, None) if m.all_tensors(arguments) else va.UNKNOWN
 
 
 def _generator(m: Machine, function: va.Function, arguments: va.Arguments, node: nd.Node | None) -> va.Value:
@@ -359,8 +406,8 @@ def _run_function(
     function: va.Function,
     arguments: va.Arguments,
     node: nd.Node | None,
-    on_yield: Callable[[va.Value], va.Value] | None,
-    entry: bool,
+    on_yield: Callable[[va.Value], va.Value] | None = None,
+    entry: bool = False,
 ) -> va.Value:
     frame_id = m.fresh_id()
     body = function.node.body if isinstance(function.node, nd.FunctionDef) else ()

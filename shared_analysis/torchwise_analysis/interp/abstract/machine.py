@@ -180,6 +180,7 @@ class Machine:
         self.engines: dict[int, va.Obj] = {}
         self.discarded: nd.Node | None = None
         self.returned: Place | None = None
+        self.aborted: dict[tuple[str, int, int, str], int] = {}
         self.prepared: dict[int, va.Obj] = {}
         self.hooks: list[tuple[va.Obj, va.Value]] = []
         self.accumulations: dict[int, int] = {}
