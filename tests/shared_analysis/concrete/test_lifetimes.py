@@ -108,3 +108,33 @@ def test_rounds_leave_nothing_behind(rounds: int) -> None:
         gc.collect()
         assert left == 0
     assert sizes[0] == sizes[1]
+
+
+def test_a_custom_autograd_function_keeps_what_it_saves_until_its_backward() -> None:
+    source = """
+import torch
+
+class Double(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, factor):
+        ctx.factor = factor
+        ctx.save_for_backward(x)
+        return x * factor
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, = ctx.saved_tensors
+        return grad * ctx.factor, None
+
+w = torch.empty(262144, device="cuda", requires_grad=True)
+loss = Double.apply(w + 1, 2).sum()
+"""
+    it = interpreter()
+    allocator = it.world.ledger.allocator
+    with collector_off():
+        # the weight and the saved sum; the doubled tensor is not needed by sum()
+        run(source, it)
+        assert allocator.allocated - 512 == 2 << 20
+        run(source + "loss.backward()\n", other := interpreter())
+        # the weight and its gradient
+        assert other.world.ledger.allocator.allocated - 512 == 2 << 20

@@ -536,6 +536,9 @@ class Library:
             return from_runtime(self.it, attribute.get(self.it.world, tensor))
         if name == "backward":
             return BoundMethod(self.backward, tensor)
+        if name == "numpy":
+            # arrays are CPU tensors, see `numbers`
+            return Builtin(name, lambda it, a, k: it.library.call_method(it, tensor, "detach", [], {}))
         function = METHODS.get(name)
         if function is not None:
             made = self.methods.get(name)

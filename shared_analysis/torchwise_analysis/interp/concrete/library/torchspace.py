@@ -12,13 +12,16 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 from torchwise_analysis.interp.concrete import operators
 from torchwise_analysis.interp.concrete.errors import Stopped
 from torchwise_analysis.interp.concrete.values import (
+    MISSING,
     Builtin,
     Class,
+    ClassMethod,
     Function,
     Instance,
     Keywords,
     Namespace,
     Opaque,
+    StaticMethod,
     Symbol,
     Unknown,
     Value,
@@ -27,6 +30,7 @@ from torchwise_memory.library import METHODS, TENSOR_ATTRIBUTES
 from torchwise_memory.modules.base import Buffer, Module
 from torchwise_memory.runtime.checkpoint import checkpoint
 from torchwise_memory.runtime.contexts import Autocast, Context, GradMode
+from torchwise_memory.runtime.custom import FunctionContext, apply_function
 from torchwise_memory.runtime.device import Device, device_of
 from torchwise_memory.runtime.dtypes import DTYPES, DType, bfloat16, float16
 from torchwise_memory.runtime.tensor import Parameter, Size, Tensor
@@ -93,7 +97,7 @@ def _types(it: Interpreter) -> dict[str, Value]:
     made["torch.finfo"] = Builtin("torch.finfo", _limits)
     made["torch.iinfo"] = Builtin("torch.iinfo", _limits)
     function = add("torch.autograd.Function", None)
-    function.members["apply"] = Builtin("apply", _refuse_function)
+    function.members["apply"] = ClassMethod(Builtin("apply", apply_custom))
     return made
 
 
@@ -104,8 +108,66 @@ def tensor_method(name: str) -> Value | None:
     return Builtin(f"torch.Tensor.{name}", lambda it, a, k: it.call(it.get_attribute(a[0], name), a[1:], k))
 
 
-def _refuse_function(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
-    raise Stopped("a custom torch.autograd.Function is not followed", it.origin())
+class CustomFunction:
+    """One `apply` of a `torch.autograd.Function` of the program: its node calls `backward` later."""
+
+    __slots__ = ("args", "cls", "ctx", "it")
+
+    def __init__(self, it: Interpreter, cls: Class, args: list[Value]) -> None:
+        self.it = it
+        self.cls = cls
+        self.args = args
+        self.ctx = Opaque("FunctionCtx")
+
+    def forward(self, context: FunctionContext) -> object:
+        it, ctx, args = self.it, self.ctx, self.args
+        self.args = []
+
+        def save(it: Interpreter, given: list[Value], keywords: Keywords) -> Value:
+            context.to_save = tuple(t if isinstance(t, Tensor) else None for t in given)
+            return None
+
+        def exclude(it: Interpreter, given: list[Value], keywords: Keywords) -> Value:
+            context.non_differentiable = tuple(t for t in given if isinstance(t, Tensor))
+            return None
+
+        ctx.attributes["needs_input_grad"] = context.needs_input_grad
+        ctx.attributes["save_for_backward"] = Builtin("save_for_backward", save)
+        ctx.attributes["mark_non_differentiable"] = Builtin("mark_non_differentiable", exclude)
+        for name in ("set_materialize_grads", "mark_dirty"):
+            ctx.attributes[name] = Builtin(name, nothing)
+        setup = self.cls.find("setup_context")
+        if setup is MISSING:
+            result = it.call(self._static("forward"), [ctx, *args], {})
+        else:
+            result = it.call(self._static("forward"), list(args), {})
+            it.call(self._static("setup_context"), [ctx, tuple(args), result], {})
+        del ctx.attributes["save_for_backward"], ctx.attributes["mark_non_differentiable"]
+        return result
+
+    def backward(self, context: FunctionContext, gradients: tuple[Tensor | None, ...]) -> object:
+        self.ctx.attributes["saved_tensors"] = context.saved_tensors
+        try:
+            return self.it.call(self._static("backward"), [self.ctx, *gradients], {})
+        finally:
+            del self.ctx.attributes["saved_tensors"]
+
+    def _static(self, name: str) -> Value:
+        member = self.cls.find(name)
+        return member.function if isinstance(member, StaticMethod) else member
+
+
+def apply_custom(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    """`MyFunction.apply(*args)`."""
+    cls = args.pop(0)
+    assert isinstance(cls, Class)
+    for value in args:
+        if isinstance(value, Unknown):
+            raise Stopped(
+                f"{value.why} is not known and reaches {cls.name}.apply", value.origin or it.origin()
+            )
+    call = CustomFunction(it, cls, list(args))
+    return apply_function(it.world, cls.name, args, call.forward, call.backward)
 
 
 def _tensor(it: Interpreter, cls: Class, args: list[Value], keywords: Keywords) -> Value:
@@ -551,6 +613,7 @@ def _questions() -> dict[str, Value]:
     members["torch.set_default_dtype"] = Builtin("set_default_dtype", _set_default_dtype)
     members["torch.set_default_tensor_type"] = Builtin("set_default_tensor_type", nothing)
     members["torch.set_default_device"] = Builtin("set_default_device", _set_default_device)
+    members["torch.autograd.Variable"] = Builtin("torch.autograd.Variable", _variable)
     members["torch.autograd.backward"] = Builtin("torch.autograd.backward", _backward)
     return members
 
@@ -560,6 +623,14 @@ def _backward(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
     for tensor in it.iterate(given) if isinstance(given, (list, tuple)) else [given]:
         it.call(it.get_attribute(tensor, "backward"), [], {})
     return None
+
+
+def _variable(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    """The old name of a tensor: `Variable(x)` is `x`."""
+    tensor = args[0] if args else keywords["data"]
+    if isinstance(tensor, Tensor) and it.truth(keywords.get("requires_grad", False)):
+        tensor.requires_grad = True
+    return tensor
 
 
 def _set_default_dtype(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
