@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import cast
 
 from lsprotocol import types as lsp
 from pygls import uris
@@ -161,7 +160,8 @@ def workspace_edit(
 
 def address(path: str) -> str | None:
     """The URI of a file."""
-    return cast("str | None", uris.from_fs_path(path))
+    uri: str | None = uris.from_fs_path(path)  # untyped for mypy
+    return uri
 
 
 def path_of(uri: str) -> str:

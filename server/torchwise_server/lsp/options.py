@@ -46,17 +46,23 @@ class EditorOptions:
 EDITOR_FIELDS = tuple(item for item in fields(EditorOptions) if item.name != "overrides")
 
 
+def table_of(value: object) -> Mapping[str, object] | None:
+    """A JSON object from the client; None if it is something else."""
+    return cast("Mapping[str, object]", value) if isinstance(value, Mapping) else None
+
+
 def read_options(table: object) -> tuple[EditorOptions, tuple[str, ...]]:
     """Options from a client's table, and what is wrong with it; a wrong value leaves the default."""
     if table is None:
         return EditorOptions(), ()
-    if not isinstance(table, Mapping):
+    settings = table_of(table)
+    if settings is None:
         return EditorOptions(), ("torchwise: the settings must be a table",)
     chosen: dict[str, object] = {}
     overrides: dict[str, object] = {}
     problems: list[str] = []
     own = {item.name: item.default for item in EDITOR_FIELDS}
-    for key, value in cast("Mapping[str, object]", table).items():
+    for key, value in settings.items():
         name = _snake(key)
         if name not in own:
             if value is not None:

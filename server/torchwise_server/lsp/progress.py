@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from typing import TYPE_CHECKING
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, cast
 
 from lsprotocol import types as lsp
 
@@ -58,11 +59,12 @@ class LongWork:
         token = str(uuid.uuid4())
         self._wanted = token
         progress = self._server.work_done_progress
-        await progress.create_async(token)
+        await progress.create_async(token)  # pyright: ignore[reportUnknownMemberType]
         if self._wanted != token:  # the work ended while the client made the bar
             return
         self._shown = token
-        progress.tokens[token].add_done_callback(lambda _: self._server.session.give_up(document, lane))
+        cancelled = cast("Future[None]", progress.tokens[token])  # pyright: ignore[reportUnknownMemberType]
+        cancelled.add_done_callback(lambda _: self._server.session.give_up(document, lane))
         progress.begin(token, lsp.WorkDoneProgressBegin(_TITLES[lane], cancellable=True))
 
 

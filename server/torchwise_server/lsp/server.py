@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import TypeVar, cast
 
 from lsprotocol import types as lsp
 from pygls.exceptions import JsonRpcException, PyglsError
@@ -14,6 +15,8 @@ from torchwise_server.lsp.analysis import Backend
 from torchwise_server.lsp.session import Session
 
 logger = logging.getLogger(__name__)
+
+Params = TypeVar("Params")
 
 _NOTEBOOKS = lsp.NotebookDocumentSyncOptions(
     notebook_selector=[
@@ -39,10 +42,26 @@ class TorchwiseServer(LanguageServer):
     """The server of one connection."""
 
     def __init__(self, backend: Backend) -> None:
-        super().__init__("torchwise", __version__, notebook_document_sync=_NOTEBOOKS)
+        super().__init__(  # pyright: ignore[reportUnknownMemberType] - pygls is typed in part
+            "torchwise", __version__, notebook_document_sync=_NOTEBOOKS
+        )
         self.session = Session(backend)
+        builtin = cast("dict[str, object]", self.protocol.fm.builtin_features)  # pyright: ignore[reportUnknownMemberType]
         for method in _KEPT_BY_US:
-            self.protocol.fm.builtin_features.pop(method)
+            del builtin[method]
+
+    def handle(
+        self,
+        method: str,
+        handler: Callable[[TorchwiseServer, Params], object],
+        options: object = None,
+    ) -> None:
+        """Let `handler` answer messages of one method."""
+        self.feature(method, options)(handler)
+
+    def run_command(self, name: str, handler: Callable[..., object]) -> None:
+        """Let `handler` run the command `name`."""
+        self.command(name)(handler)
 
     def report_server_error(
         self, error: Exception, source: type[PyglsError] | type[JsonRpcException]

@@ -19,7 +19,7 @@ from torchwise_analysis.policy import Display, display
 from torchwise_server.lsp.analysis import Analysis, Answer, Backend, Failure, OutOfStep
 from torchwise_server.lsp.convert import Located, Units, address
 from torchwise_server.lsp.documents import Checked, Estimated, OpenDocument, OpenNotebook
-from torchwise_server.lsp.options import EditorOptions
+from torchwise_server.lsp.options import EditorOptions, table_of
 from torchwise_server.lsp.text import Position, Text
 from torchwise_server.lsp.worker import Lane
 
@@ -63,7 +63,7 @@ class Client:
         ]
         action = document.code_action
         lazy = action.resolve_support.properties if action and action.resolve_support else ()
-        started = params.initialization_options
+        started = table_of(params.initialization_options) or {}
         return Client(
             units=Units(offered[0] if offered else lsp.PositionEncodingKind.Utf16),
             pulls_diagnostics=document.diagnostic is not None,
@@ -79,7 +79,7 @@ class Client:
             watches_configuration=bool(
                 workspace.did_change_configuration and workspace.did_change_configuration.dynamic_registration
             ),
-            shows_reports=isinstance(started, dict) and started.get("clientShowsReports") is True,
+            shows_reports=started.get("clientShowsReports") is True,
         )
 
 
@@ -101,7 +101,7 @@ class Session:
         self._results: dict[str, tuple[str, list[lsp.Diagnostic]]] = {}
         self._result_number = 0
         self._analysis: Analysis | None = None
-        self.on_answer: Callable[[OpenDocument, Answer], None] = lambda *_: None
+        self.on_answer: Callable[[OpenDocument, Answer], None] = _ignore
 
     @property
     def analysis(self) -> Analysis:
@@ -335,6 +335,10 @@ class Session:
         if path not in self._others:
             self._others[path] = _read(path)
         return self._others[path]
+
+
+def _ignore(document: OpenDocument, answer: Answer) -> None:
+    """What happens on screen before the handlers are there."""
 
 
 def _kept(last: Estimated | None, answer: Estimated) -> Estimated:

@@ -19,8 +19,8 @@ from torchwise_server.lsp.server import TorchwiseServer
 
 def register(server: TorchwiseServer) -> None:
     options = lsp.CodeActionOptions(code_action_kinds=[lsp.CodeActionKind.QuickFix], resolve_provider=True)
-    server.feature(lsp.TEXT_DOCUMENT_CODE_ACTION, options)(contained_async(code_actions))
-    server.feature(lsp.CODE_ACTION_RESOLVE)(contained(resolve))
+    server.handle(lsp.TEXT_DOCUMENT_CODE_ACTION, contained_async(code_actions), options)
+    server.handle(lsp.CODE_ACTION_RESOLVE, contained(resolve))
 
 
 async def code_actions(ls: TorchwiseServer, params: lsp.CodeActionParams) -> list[lsp.CodeAction]:

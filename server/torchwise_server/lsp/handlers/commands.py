@@ -20,10 +20,10 @@ SHOW_STATISTICS = "torchwise.showStatistics"
 
 
 def register(server: TorchwiseServer) -> None:
-    server.command(SHOW_MEMORY_REPORT)(show_memory_report)
-    server.command(EXPLAIN_RULE)(explain_rule)
-    server.command(RESTART_ANALYSIS)(restart_analysis)
-    server.command(SHOW_STATISTICS)(show_statistics)
+    server.run_command(SHOW_MEMORY_REPORT, show_memory_report)
+    server.run_command(EXPLAIN_RULE, explain_rule)
+    server.run_command(RESTART_ANALYSIS, restart_analysis)
+    server.run_command(SHOW_STATISTICS, show_statistics)
 
 
 async def show_memory_report(ls: TorchwiseServer, uri: str) -> str:

@@ -17,7 +17,7 @@ def register(server: TorchwiseServer) -> None:
     options = lsp.DiagnosticOptions(
         identifier="torchwise", inter_file_dependencies=True, workspace_diagnostics=False
     )
-    server.feature(lsp.TEXT_DOCUMENT_DIAGNOSTIC, options)(contained_async(pull))
+    server.handle(lsp.TEXT_DOCUMENT_DIAGNOSTIC, contained_async(pull), options)
 
 
 async def pull(

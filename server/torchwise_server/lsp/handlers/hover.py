@@ -19,7 +19,7 @@ from torchwise_server.lsp.text import Position
 
 
 def register(server: TorchwiseServer) -> None:
-    server.feature(lsp.TEXT_DOCUMENT_HOVER)(contained(hover))
+    server.handle(lsp.TEXT_DOCUMENT_HOVER, contained(hover))
 
 
 def hover(ls: TorchwiseServer, params: lsp.HoverParams) -> lsp.Hover | None:

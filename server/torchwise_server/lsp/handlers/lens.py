@@ -24,8 +24,8 @@ from torchwise_server.lsp.server import TorchwiseServer
 
 
 def register(server: TorchwiseServer) -> None:
-    server.feature(lsp.TEXT_DOCUMENT_CODE_LENS)(contained_async(lenses))
-    server.feature(lsp.CODE_LENS_RESOLVE)(contained(resolve))
+    server.handle(lsp.TEXT_DOCUMENT_CODE_LENS, contained_async(lenses))
+    server.handle(lsp.CODE_LENS_RESOLVE, contained(resolve))
 
 
 async def lenses(ls: TorchwiseServer, params: lsp.CodeLensParams) -> list[lsp.CodeLens]:
@@ -36,7 +36,7 @@ async def lenses(ls: TorchwiseServer, params: lsp.CodeLensParams) -> list[lsp.Co
     if not ls.session.client.refreshes_lenses:
         await ls.session.estimated(document)
     answer = document.estimated
-    made = []
+    made: list[lsp.CodeLens] = []
     for number, estimate in enumerate(answer.estimates if answer else ()):
         where = _range(ls, document, uri, estimate)
         if where is not None:

@@ -11,18 +11,18 @@ from torchwise_server.lsp.documents import Cell, OpenDocument, OpenNotebook
 from torchwise_server.lsp.handlers import contained
 from torchwise_server.lsp.handlers.diagnostics import clear
 from torchwise_server.lsp.server import TorchwiseServer
-from torchwise_server.lsp.text import Text
+from torchwise_server.lsp.text import Change, Text
 
 
 def register(server: TorchwiseServer) -> None:
-    server.feature(lsp.TEXT_DOCUMENT_DID_OPEN)(contained(did_open))
-    server.feature(lsp.TEXT_DOCUMENT_DID_CHANGE)(contained(did_change))
-    server.feature(lsp.TEXT_DOCUMENT_DID_SAVE)(contained(did_save))
-    server.feature(lsp.TEXT_DOCUMENT_DID_CLOSE)(contained(did_close))
-    server.feature(lsp.NOTEBOOK_DOCUMENT_DID_OPEN)(contained(notebook_did_open))
-    server.feature(lsp.NOTEBOOK_DOCUMENT_DID_CHANGE)(contained(notebook_did_change))
-    server.feature(lsp.NOTEBOOK_DOCUMENT_DID_SAVE)(contained(notebook_did_save))
-    server.feature(lsp.NOTEBOOK_DOCUMENT_DID_CLOSE)(contained(notebook_did_close))
+    server.handle(lsp.TEXT_DOCUMENT_DID_OPEN, contained(did_open))
+    server.handle(lsp.TEXT_DOCUMENT_DID_CHANGE, contained(did_change))
+    server.handle(lsp.TEXT_DOCUMENT_DID_SAVE, contained(did_save))
+    server.handle(lsp.TEXT_DOCUMENT_DID_CLOSE, contained(did_close))
+    server.handle(lsp.NOTEBOOK_DOCUMENT_DID_OPEN, contained(notebook_did_open))
+    server.handle(lsp.NOTEBOOK_DOCUMENT_DID_CHANGE, contained(notebook_did_change))
+    server.handle(lsp.NOTEBOOK_DOCUMENT_DID_SAVE, contained(notebook_did_save))
+    server.handle(lsp.NOTEBOOK_DOCUMENT_DID_CLOSE, contained(notebook_did_close))
 
 
 def did_open(ls: TorchwiseServer, params: lsp.DidOpenTextDocumentParams) -> None:
@@ -34,7 +34,7 @@ def did_change(ls: TorchwiseServer, params: lsp.DidChangeTextDocumentParams) -> 
     document = ls.session.document(params.text_document.uri)
     if document is None:
         return
-    changes = []
+    changes: list[Change | str] = []
     for event in params.content_changes:
         change = change_from(event, document.text.line, ls.session.client.units)
         document.apply(change)

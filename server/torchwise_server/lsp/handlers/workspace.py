@@ -12,7 +12,7 @@ from torchwise_server.lsp.documents import Checked, Estimated, OpenDocument
 from torchwise_server.lsp.handlers import contained, contained_async
 from torchwise_server.lsp.handlers.diagnostics import push
 from torchwise_server.lsp.handlers.lens import refresh
-from torchwise_server.lsp.options import EditorOptions, read_options
+from torchwise_server.lsp.options import EditorOptions, read_options, table_of
 from torchwise_server.lsp.progress import LongWork
 from torchwise_server.lsp.server import TorchwiseServer
 from torchwise_server.lsp.session import Client
@@ -24,22 +24,20 @@ _WATCHED = "**/{pyproject.toml,*.py}"
 
 def register(server: TorchwiseServer) -> None:
     server.session.on_answer = _answers(server)
-    server.feature(lsp.INITIALIZE)(contained(initialize))
-    server.feature(lsp.INITIALIZED)(contained_async(initialized))
-    server.feature(lsp.SHUTDOWN)(contained(shutdown))
-    server.feature(lsp.WORKSPACE_DID_CHANGE_CONFIGURATION)(contained_async(did_change_configuration))
-    server.feature(lsp.WORKSPACE_DID_CHANGE_WATCHED_FILES)(contained(did_change_watched_files))
-    server.feature(lsp.WORKSPACE_DID_CHANGE_WORKSPACE_FOLDERS)(contained_async(did_change_folders))
+    server.handle(lsp.INITIALIZE, contained(initialize))
+    server.handle(lsp.INITIALIZED, contained_async(initialized))
+    server.handle(lsp.SHUTDOWN, contained(shutdown))
+    server.handle(lsp.WORKSPACE_DID_CHANGE_CONFIGURATION, contained_async(did_change_configuration))
+    server.handle(lsp.WORKSPACE_DID_CHANGE_WATCHED_FILES, contained(did_change_watched_files))
+    server.handle(lsp.WORKSPACE_DID_CHANGE_WORKSPACE_FOLDERS, contained_async(did_change_folders))
 
 
 def initialize(ls: TorchwiseServer, params: lsp.InitializeParams) -> None:
     ls.session.client = Client.of(params)
     ls.session.folders = [folder.uri for folder in params.workspace_folders or ()]
-    started = params.initialization_options
-    table = started.get("settings", started) if isinstance(started, dict) else None
-    if isinstance(table, dict):
-        table = {key: value for key, value in table.items() if key != "clientShowsReports"}
-    ls.session.configure(_read(ls, table), {})
+    started = table_of(params.initialization_options) or {}
+    table = {key: value for key, value in started.items() if key != "clientShowsReports"}
+    ls.session.configure(_read(ls, table.get("settings", table)), {})
 
 
 async def initialized(ls: TorchwiseServer, _: lsp.InitializedParams) -> None:
@@ -55,8 +53,8 @@ async def did_change_configuration(ls: TorchwiseServer, params: lsp.DidChangeCon
     if ls.session.client.has_configuration:
         await _fetch_options(ls)
         return
-    sent = params.settings
-    if isinstance(sent, dict):
+    sent = table_of(params.settings)
+    if sent is not None:
         ls.session.configure(_read(ls, sent.get("torchwise", sent)), {})
         _start_over(ls)
 
