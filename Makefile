@@ -6,7 +6,7 @@ TORCH_VENV := .venv-torch
 CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/torchwise-editors
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format types check test-torch pages bench build clean
+.PHONY: help setup demo test lint format types check test-torch pages bench vsix e2e build clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,9 +36,10 @@ format: setup  ## format the code and apply ruff's safe fixes
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-types: setup  ## mypy strict and pyright strict
+types: setup node_modules/.package-lock.json  ## mypy strict, pyright strict, tsc
 	$(BIN)/mypy
 	$(BIN)/pyright
+	npm run --silent check
 
 check: lint types test  ## everything that needs neither torch nor an editor
 
@@ -57,6 +58,16 @@ pages: setup  ## write docs/rules from the rule files
 
 bench: setup  ## the cost of an edit against a full parse
 	$(PYTHON) benchmarks/edit_cost.py
+
+node_modules/.package-lock.json: package-lock.json
+	npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
+	@touch $@
+
+vsix: node_modules/.package-lock.json  ## the VS Code extension: vscode-extension/torchwise.vsix
+	npm run --silent package
+
+e2e: setup node_modules/.package-lock.json  ## VS Code, Neovim and Emacs as a person uses them (installs them into CACHE)
+	CACHE=$(CACHE) tests/e2e/run.sh
 
 build: setup  ## wheel and sdist in dist/
 	$(PYTHON) -m build

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import hypothesis.strategies as st
 from hypothesis import given
+
 from torchwise_analysis.interp.core.binding import bind
 from torchwise_analysis.source.nodes import ParamKind
 

@@ -7,6 +7,7 @@ import operator
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
+
 from torchwise_analysis.interp.core import constants
 
 _SAME = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
+
 from torchwise_analysis.interp.core.imports import absolute_module
 from torchwise_analysis.interp.core.mro import InconsistentMro, linearize
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from torchwise_analysis.names.project import Project, module_name, project_roots
 
 
@@ -63,7 +64,9 @@ def test_relative_names(tree: Path) -> None:
     assert without_init.path == str(tree / "plain/b.py")
 
 
-@pytest.mark.parametrize("name", ["missing", "pkg.missing", "..", "pkg..models", "/etc/passwd", "os.system('x')"])
+@pytest.mark.parametrize(
+    "name", ["missing", "pkg.missing", "..", "pkg..models", "/etc/passwd", "os.system('x')"]
+)
 def test_what_is_not_there_stays_unresolved(tree: Path, name: str) -> None:
     assert project(tree).find(name, str(tree / "train.py")) is None
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Sized
-from typing import cast
+from typing import Any, cast
 
 MAX_INT_BITS = 4096
 MAX_TEXT_LENGTH = 1 << 20
@@ -22,7 +22,7 @@ class TooLarge(Exception):
     """The result would exceed the bounds; the interpreter treats the value as unknown."""
 
 
-BINARY: dict[str, Callable[[object, object], object]] = {
+BINARY: dict[str, Callable[[Any, Any], object]] = {
     "+": operator.add,
     "-": operator.sub,
     "*": operator.mul,
@@ -37,7 +37,7 @@ BINARY: dict[str, Callable[[object, object], object]] = {
     ">>": operator.rshift,
 }
 
-_COMPARE: dict[str, Callable[[object, object], object]] = {
+_COMPARE: dict[str, Callable[[Any, Any], object]] = {
     "==": operator.eq,
     "!=": operator.ne,
     "<": operator.lt,
@@ -48,7 +48,7 @@ _COMPARE: dict[str, Callable[[object, object], object]] = {
     "is not": operator.is_not,
 }
 
-_UNARY: dict[str, Callable[[object], object]] = {
+_UNARY: dict[str, Callable[[Any], object]] = {
     "not": operator.not_,
     "-": operator.neg,
     "+": operator.pos,
