@@ -549,6 +549,8 @@ def _getattr(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
 
 def _hasattr(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
     name = _bare(args[1])
+    if isinstance(args[0], Unknown):
+        return Unknown(f"whether {args[0].why} has {text.text_of(it, name)}", args[0].origin)
     return isinstance(name, str) and it.find_attribute(args[0], name) is not MISSING
 
 

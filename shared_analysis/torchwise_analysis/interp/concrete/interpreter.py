@@ -745,7 +745,7 @@ class Interpreter:
 
     def _set_instance_attribute(self, owner: Instance, name: str, value: Value) -> None:
         hook = owner.cls.find("__setattr__")
-        if isinstance(hook, Function):
+        if isinstance(hook, (Function, Builtin)):
             self.call(hook, [owner, name, value], {})
             return
         member = owner.cls.find(name)
@@ -826,6 +826,9 @@ class Interpreter:
         return owner[position]
 
     def _dict_item(self, owner: dict[Value, Value], index: Value) -> Value:
+        if isinstance(index, Symbol) and owner:
+            self.assume(f"the entry for {index.why} is like the first one")
+            return next(iter(owner.values()))
         if isinstance(index, (Unknown, Symbol)):
             return Unknown(f"the entry for {index.why}", self.origin())
         key = operators.key_of(self, index)

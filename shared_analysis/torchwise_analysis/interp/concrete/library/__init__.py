@@ -297,6 +297,9 @@ class Library:
         if isinstance(receiver, Module) and name == "__call__":
             args.pop(0)
             return self._run_module(receiver, args, keywords)
+        if name == "load_state_dict" and _is_unread(args, keywords):
+            self.it.assume("a state that is loaded from a file fits what it is loaded into")
+            return Opaque("IncompatibleKeys", {"missing_keys": [], "unexpected_keys": []})
         given = [receiver, *(self.argument(v, function.name) for v in args[1:])]
         named = {n: self.argument(v, function.name) for n, v in keywords.items()}
         del args
@@ -1065,6 +1068,14 @@ def _property_of(attribute: NativeAttribute, name: str) -> Property:
         False,
         name,
     )
+
+
+def _is_unread(args: list[Value], keywords: Keywords) -> bool:
+    """Whether the state that `load_state_dict` is given, or an entry of it, is not known."""
+    state = args[1] if len(args) > 1 else next(iter(keywords.values()), None)
+    if isinstance(state, dict):
+        return any(isinstance(v, Unknown) for v in cast("dict[Value, Value]", state).values())
+    return isinstance(state, Unknown)
 
 
 def _has_parameters(module: Module) -> bool:

@@ -21,6 +21,7 @@ from torchwise_analysis.interp.concrete.values import (
     Instance,
     Iter,
     Keywords,
+    Namespace,
     Opaque,
     Symbol,
     Unknown,
@@ -168,6 +169,19 @@ def _one_by_one(it: Interpreter, lines: Value) -> Iterator[Value]:
 
 def _nothing(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
     return None
+
+
+def fsspec_module(it: Interpreter) -> Namespace:
+    """`fsspec`: its `open` gives a file that is opened once more."""
+    return Namespace("fsspec", {"open": Builtin("fsspec.open", _open_anywhere)})
+
+
+def _open_anywhere(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    if len(args) < 2 and "mode" not in keywords:
+        keywords["mode"] = "rb"
+    if "path" in keywords or "urlpath" in keywords:
+        args.insert(0, keywords.pop("urlpath", keywords.pop("path", None)))
+    return open_file(it, args, keywords)
 
 
 # --------------------------------------------------------------------------- os.path and pathlib

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from torchwise_analysis.interp.concrete.library import data, huggingface, images, numbers, torchspace, vision
+from torchwise_analysis.interp.concrete.library import configs, data, files, huggingface, images, numbers, torchspace, vision
 from torchwise_analysis.interp.concrete.library.stdlib import standard_modules
 from torchwise_analysis.interp.concrete.values import MISSING, Builtin, Class, Namespace, Opaque, Value
 from torchwise_memory.classes import CLASS_FUNCTIONS, CLASSES
@@ -50,6 +50,14 @@ class Spaces:
             "torchvision.transforms.v2.functional": vision.functional_module,
             "torchvision.datasets": vision.datasets_module,
             "torchvision.datasets.folder": vision.datasets_module,
+            "yaml": configs.yaml_module,
+            "json": configs.json_module,
+            "omegaconf": configs.omegaconf_module,
+            "hydra": configs.hydra_module,
+            "hydra.utils": lambda it: configs.hydra_module(it).members["utils"],
+            "yacs.config": configs.yacs_module,
+            "fsspec": files.fsspec_module,
+            **dict.fromkeys(("easydict", "addict", "box", "munch"), configs.easydict_module),
             "PIL": images.pillow,
             "PIL.Image": images.image_module,
         }

@@ -17,14 +17,18 @@ MAX_LINES = 20_000
 _MAX_DEPTH = 64
 
 _INT = re.compile(r"[-+]?(0|[1-9][0-9_]*|0x[0-9a-fA-F_]+)$")
-_FLOAT = re.compile(r"[-+]?([0-9][0-9_]*)?\.[0-9_]*([eE][-+]?[0-9]+)?$|[-+]?\.(inf|Inf|INF)$|\.(nan|NaN|NAN)$")
+_FLOAT = re.compile(
+    r"[-+]?([0-9][0-9_]*)?\.[0-9_]*([eE][-+]?[0-9]+)?$|[-+]?\.(inf|Inf|INF)$|\.(nan|NaN|NAN)$"
+)
 _EXPONENT = re.compile(r"[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+$")
 _WORDS: dict[str, Value] = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
     **dict.fromkeys(("true", "True", "TRUE", "yes", "Yes", "YES", "on", "On", "ON"), True),
     **dict.fromkeys(("false", "False", "FALSE", "no", "No", "NO", "off", "Off", "OFF"), False),
 }
-_KEY = re.compile(r"""("(?:[^"\\]|\\.)*"|'(?:[^']|'')*'|[^\s#&*!|>%@`"'\[\]{},:-][^#]*?|-?[^\s\-#:][^#]*?)\s*:(?=\s|$)""")
+_KEY = re.compile(
+    r"""("(?:[^"\\]|\\.)*"|'(?:[^']|'')*'|[^\s#&*!|>%@`"'\[\]{},:-][^#]*?|-?[^\s\-#:][^#]*?)\s*:(?=\s|$)"""
+)
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", '"': '"', "\\": "\\", "/": "/"}
 
 
@@ -162,7 +166,11 @@ class _Reader:
             self.position += 1
             text += " " + _without_comment(following.text)
         if not opened and not quote:
-            while (following := self.peek()) is not None and following.indent >= indent and following.number > line.number:
+            while (
+                (following := self.peek()) is not None
+                and following.indent >= indent
+                and following.number > line.number
+            ):
                 if _KEY.match(following.text) or following.text.startswith("- "):
                     break
                 self.position += 1
@@ -188,7 +196,9 @@ class _Reader:
     def _whole_number(self, text: str, line: _Line) -> Value:
         row = self.rows[line.number]
         column = max(row.find(text), 0)
-        return Int(int(text.replace("_", ""), 0), Origin(self.path, line.number + 1), (column, column + len(text)))
+        return Int(
+            int(text.replace("_", ""), 0), Origin(self.path, line.number + 1), (column, column + len(text))
+        )
 
 
 class _Flow:
@@ -297,7 +307,9 @@ def _significant(rows: list[str]) -> list[_Line]:
 
 def _tagged(tag: str, value: Value) -> Value:
     """`!!float 1` and `!!str 1`; other tags are passed over."""
-    if tag == "!!float" and isinstance(value, (int, float, str)):
+    if tag == "!!float" and isinstance(value, str) and _EXPONENT.match(value):
+        return float(value)
+    if tag == "!!float" and isinstance(value, int):
         return float(value)
     if tag == "!!str":
         return str(value)
@@ -342,6 +354,5 @@ def _is_closed(text: str) -> bool:
 
 
 def _quote_ends(text: str, quote: str) -> bool:
-    if quote == "'":
-        return len(text) > 1 and text.replace("''", "").count("'") >= 2
-    return re.match(r'"(?:[^"\\]|\\.)*"', text) is not None
+    pattern = r"'(?:[^']|'')*'" if quote == "'" else r'"(?:[^"\\]|\\.)*"'
+    return re.fullmatch(pattern, text) is not None
