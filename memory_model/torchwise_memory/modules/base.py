@@ -133,13 +133,13 @@ class Module:
         if name == "training":
             self.training = bool(value)
         elif isinstance(value, Parameter):
-            self._forget(name)
+            self._forget_elsewhere(name, self.parameters)
             self._register_parameter(name, value)
         elif isinstance(value, Module):
-            self._forget(name)
+            self._forget_elsewhere(name, self.children)
             self.children[name] = value
         elif isinstance(value, Buffer):
-            self._forget(name)
+            self._forget_elsewhere(name, self.buffers)
             self._register_buffer(name, value, value.persistent)
         elif value is None and name in self.parameters:
             self.parameters[name] = None
@@ -153,6 +153,12 @@ class Module:
     def remove(self, name: str) -> bool:
         """`del module.name`; whether there was one."""
         return self._forget(name)
+
+    def _forget_elsewhere(self, name: str, kept: object) -> None:
+        """A name that is set again keeps its place in the order of its registry, as in torch."""
+        for registry in (self.fields, self.parameters, self.buffers, self.children):
+            if registry is not kept and name in registry:
+                del registry[name]
 
     def _forget(self, name: str) -> bool:
         found = False

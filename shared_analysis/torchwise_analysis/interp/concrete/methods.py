@@ -221,6 +221,9 @@ def _index(it: Interpreter, receiver: Value, args: list[Value], keywords: dict[s
 
 
 def _position(it: Interpreter, items: list[Value] | tuple[Value, ...], wanted: Value, start: int = 0) -> int:
+    if isinstance(wanted, (Unknown, Symbol)) and start < len(items):
+        it.assume(f"{wanted.why} is the first element of the list it is looked for in")
+        return start
     for position in range(start, len(items)):
         if operators.equal(it, items[position], wanted):
             return position
