@@ -15,6 +15,7 @@ from torchwise_analysis.interp.concrete.interpreter import Interpreter
 from torchwise_analysis.interp.concrete.loops import Measured
 from torchwise_analysis.names.project import Project
 from torchwise_analysis.plan import fields
+from torchwise_analysis.plan.stated import Stated
 from torchwise_analysis.source.nodes import Module
 from torchwise_memory.allocator import Allocator
 from torchwise_memory.report import Kind, Origin, PlanField
@@ -23,7 +24,7 @@ from torchwise_memory.runtime.world import World
 
 # A program may nest 120 calls deep, each a dozen frames of ours; expressions nest besides.
 _HOST_RECURSION = 12_000
-_STACK_BYTES = 512 << 20
+_STACK_BYTES = 128 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,8 @@ class Facts:
     seen: frozenset[str] = frozenset()
     failure: str = ""
     failed_at: Origin | None = None
+    # where the script left by `sys.exit`, if it did
+    ended_at: Origin | None = None
     cancelled: bool = False
 
 
@@ -70,13 +73,14 @@ def run_script(
     choices: dict[str, object],
     change: Change,
     stop: Callable[[], bool],
+    stated: Stated | None = None,
 ) -> Facts:
     """Interpret the script once. Raises nothing; what stopped the run is in the result."""
     facts = Facts()
 
     def work() -> None:
         try:
-            _run(facts, module, project, sm, choices, change, stop)
+            _run(facts, module, project, sm, choices, change, stop, stated)
         except RecursionError:
             facts.failure = "the script nests deeper than is followed"
         except Exception as error:
@@ -122,11 +126,14 @@ def _run(
     choices: dict[str, object],
     change: Change,
     stop: Callable[[], bool],
+    stated: Stated | None,
 ) -> None:
     world = World(Allocator(), sm)
     it = Interpreter(project, world, choices, stop)
     it.literals = change.literals
     it.changes = change.names
+    if stated is not None:
+        it.stated, it.stated_lines = stated.by_name, {(module.path, line): v for line, v in stated.by_line.items()}
     # until a loop is found the whole run counts: a script may take a single step
     loops.start(it)
     try:
@@ -137,7 +144,9 @@ def _run(
         pass
     except Raised as raised:
         name = raised.value.cls.name
-        if name != "SystemExit":
+        if name == "SystemExit":
+            facts.ended_at = raised.origin
+        else:
             said = text.text_of(it, raised.value)
             facts.failure = f"the script would raise {name}{': ' if said else ''}{said}"
             facts.failed_at = raised.origin

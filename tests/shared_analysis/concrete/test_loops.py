@@ -99,7 +99,7 @@ def test_an_unknown_in_a_model_stops_loudly() -> None:
 def test_nothing_to_estimate_is_said() -> None:
     report = estimate("", head="print('hello')\n")
     assert report.estimates == ()
-    assert "no loop" in report.unanswered[0].message
+    assert "trains or runs a model" in report.unanswered[0].message
 
 
 def test_plan_fields_have_places() -> None:
