@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields
 from functools import cached_property
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 from torchwise_analysis.findings import Edit, Finding, Fix, Place
 from torchwise_analysis.source import lower_text, nodes
@@ -327,15 +327,16 @@ def expressions(node: nodes.Node) -> Iterator[nodes.Expr]:
 
 def _children(node: nodes.Node) -> Iterator[nodes.Node]:
     for entry in fields(node):
-        value = getattr(node, entry.name)
-        if isinstance(value, nodes.Node):
-            yield value
-        elif isinstance(value, tuple) and not isinstance(value, Span):
-            for item in value:
-                if isinstance(item, nodes.Node):
-                    yield item
-                elif isinstance(item, tuple):
-                    yield from (part for part in item if isinstance(part, nodes.Node))
+        yield from _nodes_in(getattr(node, entry.name))
+
+
+def _nodes_in(value: object) -> Iterator[nodes.Node]:
+    """The nodes of a field: one, a tuple of them, or a tuple of tuples that hold them."""
+    if isinstance(value, nodes.Node):
+        yield value
+    elif isinstance(value, tuple) and not isinstance(value, Span):
+        for item in cast("tuple[object, ...]", value):
+            yield from _nodes_in(item)
 
 
 def _placed_statements(block: Iterable[nodes.Node], line: int) -> Iterator[tuple[nodes.Stmt, Span]]:
@@ -392,7 +393,8 @@ def apply_edits(file: SourceFile, edits: Iterable[Edit]) -> str:
         if edit.place.path == file.path
     ]
     ranges.sort(key=lambda entry: entry[:2])
-    pieces, position = [], 0
+    pieces: list[str] = []
+    position = 0
     for start, end, text in ranges:
         if start < position:
             raise OverlappingEditsError(file.path, start)

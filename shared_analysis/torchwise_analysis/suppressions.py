@@ -119,7 +119,7 @@ def comments(text: str) -> tuple[Comment, ...]:
     """All comments of a file, also of one that does not parse."""
     starts = line_starts(text)
     found = (match for match in _STRING_OR_COMMENT.finditer(text) if match["comment"] is not None)
-    out = []
+    out: list[Comment] = []
     for match in found:
         line = bisect_right(starts, match.start()) - 1
         out.append(Comment(line, match.start() - starts[line], match["comment"]))

@@ -113,7 +113,7 @@ def judge(
 def verified(file: SourceFile, findings: Sequence[Finding], reanalyse: Reanalyse) -> tuple[Finding, ...]:
     """The findings with only those edits that, applied, leave a file that parses, without this finding and
     without a new one of any rule. An edit that fails becomes advice."""
-    out = []
+    out: list[Finding] = []
     for finding in findings:
         fixes = tuple(
             fix

@@ -288,7 +288,7 @@ def _training_role(trace: Trace, built: LoaderBuilt) -> Confidence | None:
         return Confidence.CERTAIN
     fed = [forward for forward in trace.forwards if built.loader.id in forward.sources]
     evaluates = any(
-        {mode.name for mode in forward.modes} == {"eval"} or forward.grad == {False} for forward in fed
+        {mode.name for mode in forward.modes} == {"eval"} or True not in forward.grad for forward in fed
     )
     is_random = built.shuffle is True or isinstance(built.sampler, Obj)
     leaves = built.loader.id in trace.escaped  # whoever receives it may replace its sampler

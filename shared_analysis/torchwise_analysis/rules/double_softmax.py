@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from torchwise_analysis.findings import Confidence, Evidence, Fix, Place, Safety, Severity
 from torchwise_analysis.fixes import SourceFile, expression_at, is_imported, replace
@@ -220,9 +221,16 @@ def train(loader):
 )
 
 
+class _Found(NamedTuple):
+    """The loss call and the activation before it."""
+
+    loss: LossCall
+    activation: Activation
+
+
 def detect(trace: Trace) -> Iterator[Hit]:
     for loss in trace.losses:
-        if loss.name != "cross_entropy" or loss.grad == {False}:
+        if loss.name != "cross_entropy" or True not in loss.grad:
             continue
         activations = [one.activation for one in loss.inputs]
         for tensor in loss.inputs:
@@ -254,7 +262,7 @@ def _hit(loss: LossCall, tensor: Tensor, activation: Activation) -> Hit:
         + doubt((link_beliefs(tensor.evidence) > 0, "what is called in between is known by convention only")),
         distinct(_chain(loss, activation)),
         frozenset({("loss", loss.place)}),
-        (loss, activation),
+        _Found(loss, activation),
     )
 
 
@@ -273,7 +281,7 @@ def _chain(loss: LossCall, activation: Activation) -> Iterator[Evidence]:
 
 
 def fixes(hit: Hit, file: SourceFile) -> Iterator[Fix]:
-    if not isinstance(hit.facts, tuple):
+    if not isinstance(hit.facts, _Found):
         return
     loss, activation = hit.facts
     title = "Pass the raw scores: remove the " + activation.name.replace("_", "-") + " (changes training)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from torchwise_analysis.findings import Confidence, Evidence, Fix, Place, Safety, Severity
 from torchwise_analysis.fixes import (
@@ -264,6 +265,13 @@ def fit(x, y):
 )
 
 
+class _Found(NamedTuple):
+    """The step at fault; whether several backwards belong to one step."""
+
+    step: Step
+    has_window: bool
+
+
 def detect(trace: Trace) -> Iterator[Hit]:
     for one in trace.steps:
         stale = [atom for atom in one.before if atom.applied and atom.sites]
@@ -285,7 +293,7 @@ def detect(trace: Trace) -> Iterator[Hit]:
             ),
             _chain(trace, one, site),
             frozenset({("optimizer", one.optimizer.id)}),
-            (one, _has_window(stale)),
+            _Found(one, _has_window(stale)),
         )
 
 
@@ -326,10 +334,10 @@ def _same_loop(first: tuple[object, ...], second: tuple[object, ...]) -> bool:
 
 
 def fixes(hit: Hit, file: SourceFile) -> Iterator[Fix]:
-    if not isinstance(hit.facts, tuple):
+    if not isinstance(hit.facts, _Found):
         return
     one, has_window = hit.facts
-    if not isinstance(one, Step) or one.place.path != file.path:
+    if one.place.path != file.path:
         return
     receiver = _optimizer_text(file, one)
     title = "Clear the gradients between steps (changes training)"

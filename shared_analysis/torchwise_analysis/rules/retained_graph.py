@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from torchwise_analysis.findings import Confidence, Edit, Evidence, Fix, Safety, Severity
 from torchwise_analysis.fixes import SourceFile, append_call, expression_at
@@ -295,6 +296,13 @@ def train(loader):
 )
 
 
+class _Found(NamedTuple):
+    """The store; whether the value is known to have one element."""
+
+    store: Store
+    is_scalar: bool
+
+
 def detect(trace: Trace) -> Iterator[Hit]:
     runs = _backwards_by_pass(trace)
     for store in trace.stores:
@@ -318,7 +326,7 @@ def detect(trace: Trace) -> Iterator[Hit]:
             _message(store, is_freed) + ("" if is_freed else _doubts(trace, store)),
             _chain(trace, store),
             frozenset(("pass", p) for p in store.passes),
-            (store, _is_scalar(trace, store)),
+            _Found(store, _is_scalar(trace, store)),
         )
 
 
@@ -428,10 +436,10 @@ def _chain(trace: Trace, store: Store) -> tuple[Evidence, ...]:
 
 
 def fixes(hit: Hit, file: SourceFile) -> Iterator[Fix]:
-    if not isinstance(hit.facts, tuple):
+    if not isinstance(hit.facts, _Found):
         return
     store, is_scalar = hit.facts
-    if not isinstance(store, Store) or any(place.path != file.path for place in store.graph_places):
+    if any(place.path != file.path for place in store.graph_places):
         return
     spans = [place.span for place in store.graph_places]
     detached = _appended(file, spans, ".detach()")

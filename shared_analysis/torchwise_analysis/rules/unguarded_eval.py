@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from torchwise_analysis.findings import Evidence, Fix, Place, Safety, Severity
 from torchwise_analysis.fixes import (
@@ -210,10 +211,17 @@ def main(loader):
 )
 
 
+class _Found(NamedTuple):
+    """The forward; whether no value with its graph leaves the loop."""
+
+    forward: Forward
+    is_closed: bool
+
+
 def detect(trace: Trace) -> Iterator[Hit]:
     first_in_loop: dict[object, Place] = {}
     for forward in trace.forwards:
-        if forward.grad != {True} or forward.pass_ in trace.used or forward.through in ("loss", "entry"):
+        if False in forward.grad or forward.pass_ in trace.used or forward.through in ("loss", "entry"):
             continue
         if {mode.name for mode in forward.modes} != {"eval"} or not trace.repeats(forward):
             continue
@@ -236,7 +244,7 @@ def detect(trace: Trace) -> Iterator[Hit]:
             ),
             _chain(trace, forward, switched),
             frozenset({("pass", forward.pass_)}),
-            None if _trains_inside(trace, forward) else (forward, _nothing_leaves(trace, forward)),
+            None if _trains_inside(trace, forward) else _Found(forward, _nothing_leaves(trace, forward)),
         )
 
 
@@ -291,7 +299,7 @@ def _chain(trace: Trace, forward: Forward, switched: ModeChange | None) -> tuple
 
 def fixes(hit: Hit, file: SourceFile) -> Iterator[Fix]:
     title = "Switch autograd off around the loop: with torch.no_grad()"
-    if not isinstance(hit.facts, tuple):
+    if not isinstance(hit.facts, _Found):
         yield Fix("Switch autograd off around the evaluation", Safety.ADVICE, ())
         return
     forward, is_closed = hit.facts

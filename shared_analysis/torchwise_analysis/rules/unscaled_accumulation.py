@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from torchwise_analysis.findings import Confidence, Evidence, Fix, Place, Safety, Severity
 from torchwise_analysis.fixes import (
@@ -15,6 +16,7 @@ from torchwise_analysis.fixes import (
 from torchwise_analysis.interp.abstract.events import Backward, Clip, Step
 from torchwise_analysis.interp.abstract.loops import Loop, LoopKind
 from torchwise_analysis.interp.abstract.trace import Trace
+from torchwise_analysis.interp.abstract.values import Factor
 from torchwise_analysis.policy import weaker
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
 from torchwise_analysis.rules._reading import belief_in, called, distinct, doubt, grade, known_by, step
@@ -264,6 +266,13 @@ _SCALE_FREE = (
 )
 
 
+class _Found(NamedTuple):
+    """The step of a window and its backward."""
+
+    step: Step
+    backward: Backward
+
+
 def detect(trace: Trace) -> Iterator[Hit]:
     runs: dict[Place, list[Backward]] = {}
     for backward in trace.backwards:
@@ -324,7 +333,7 @@ def _hit(trace: Trace, one: Step, backward: Backward) -> Hit:
         ),
         _chain(trace, one, backward),
         frozenset({("window", backward.place)}),
-        (one, backward),
+        _Found(one, backward),
     )
 
 
@@ -352,13 +361,13 @@ def _chain(trace: Trace, one: Step, backward: Backward) -> tuple[Evidence, ...]:
 
 
 def fixes(hit: Hit, file: SourceFile) -> Iterator[Fix]:
-    if not isinstance(hit.facts, tuple):
+    if not isinstance(hit.facts, _Found):
         return
     one, backward = hit.facts
     title = "Divide the loss by the window (changes training)"
     window = _window_text(file, one, backward)
     found = innermost_expression(file.module, backward.place.span, nodes.Call)
-    if window is None or found is None or backward.how != "tensor" or backward.loss.factors:
+    if window is None or found is None or backward.how != "tensor" or _factors(backward):
         yield Fix(title, Safety.ADVICE, ())
         return
     call, span = found
@@ -370,6 +379,10 @@ def fixes(hit: Hit, file: SourceFile) -> Iterator[Fix]:
         return
     place = Place(file.path, receiver.span.shifted(span.line - call.span.line))
     yield Fix(title, Safety.UNSAFE, wrap(place, "(", f" / {window})"))
+
+
+def _factors(backward: Backward) -> frozenset[Factor]:
+    return frozenset() if backward.loss is None else backward.loss.factors
 
 
 def _window_text(file: SourceFile, one: Step, backward: Backward) -> str | None:
