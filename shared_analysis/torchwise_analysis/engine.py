@@ -199,7 +199,7 @@ class Engine:
         problems: tuple[Problem, ...] = ()
         try:
             problems = _syntax_problems(document)
-            report = _estimate(document.module, self.project, request, stop)
+            report = _estimate(document.module, self.project, replace(request, text=document.text), stop)
         except Exception as error:  # the border, as above
             return EstimateReport(problems=(*problems, _failure(document.path, "the estimate", error)))
         return replace(report, problems=(*problems, *report.problems))

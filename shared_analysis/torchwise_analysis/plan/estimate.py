@@ -11,9 +11,11 @@ from dataclasses import replace
 
 from torchwise_analysis.interp.concrete.loops import Measured
 from torchwise_analysis.names.project import Project
+from torchwise_analysis.plan.explain import explained, not_reached, shortened
 from torchwise_analysis.plan.remedies import remedies_of
 from torchwise_analysis.plan.request import EstimateReport, EstimateRequest
 from torchwise_analysis.plan.run import Change, Facts, run_script
+from torchwise_analysis.plan.stated import read_statements
 from torchwise_analysis.plan.words import alive_groups, breakdown
 from torchwise_analysis.source.nodes import Module
 from torchwise_memory import hardware
@@ -47,8 +49,11 @@ def _estimate(module: Module, project: Project, request: EstimateRequest, stop: 
     cards, unknown = _cards(request.gpus)
     sm = next((card.sm for card in cards if card.sm), None)
 
+    text = request.text if request.text is not None else project.text(module.path) or ""
+    stated = read_statements(module.path, text)
+
     def run(choices: dict[str, object], change: Change) -> Facts:
-        return run_script(module, project, sm or DEFAULT_SM, choices, change, stop)
+        return run_script(module, project, sm or DEFAULT_SM, choices, change, stop, stated)
 
     facts = run({}, Change())
     if facts.cancelled:
@@ -58,7 +63,7 @@ def _estimate(module: Module, project: Project, request: EstimateRequest, stop: 
         notes.append("a card of compute capability 8.0")
     chosen = _chosen(facts)
     if not chosen:
-        return EstimateReport(unanswered=(_unanswered(facts, module),))
+        return EstimateReport(unanswered=(_unanswered(facts, module, project),))
     others = _alternatives(facts, run, stop) if request.with_alternatives else []
     estimates: list[Estimate] = []
     for measured in chosen:
@@ -92,13 +97,12 @@ def _chosen(facts: Facts) -> list[Measured]:
     return [m for m in by_line.values() if m.peak_allocated]
 
 
-def _unanswered(facts: Facts, module: Module) -> Unanswered:
-    origin = facts.failed_at or Origin(module.path, 1)
+def _unanswered(facts: Facts, module: Module, project: Project) -> Unanswered:
     if facts.failure:
-        return Unanswered(origin, facts.failure)
+        return explained(facts.failure, facts.failed_at, module, project)
     if facts.measured:
         return Unanswered(facts.measured[0].origin, "nothing in the loop takes memory of a card")
-    return Unanswered(origin, "no loop that trains or runs a model was reached")
+    return not_reached(module, facts.ended_at)
 
 
 def _alternatives(facts: Facts, run: Callable[[dict[str, object], Change], Facts], stop: Stop) -> list[Facts]:

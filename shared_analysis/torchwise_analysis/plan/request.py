@@ -12,12 +12,14 @@ class EstimateRequest:
     """`gpus` are names in any usual spelling; the first decides what depends on the card.
 
     `with_alternatives` re-runs the options of facts that could not be read; `with_remedies` re-runs the
-    script with one thing changed.
+    script with one thing changed. `text` is the script's text as it is being edited: statements in its
+    comments are read from it, from the file if it is None.
     """
 
     gpus: tuple[str, ...] = ()
     with_alternatives: bool = True
     with_remedies: bool = True
+    text: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

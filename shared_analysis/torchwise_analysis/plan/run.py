@@ -15,7 +15,7 @@ from torchwise_analysis.interp.concrete.interpreter import Interpreter
 from torchwise_analysis.interp.concrete.loops import Measured
 from torchwise_analysis.names.project import Project
 from torchwise_analysis.plan import fields
-from torchwise_analysis.plan.stated import Stated
+from torchwise_analysis.plan.stated import Stated, read_statements
 from torchwise_analysis.source.nodes import Module
 from torchwise_memory.allocator import Allocator
 from torchwise_memory.report import Kind, Origin, PlanField
@@ -133,7 +133,9 @@ def _run(
     it.literals = change.literals
     it.changes = change.names
     if stated is not None:
-        it.stated, it.stated_lines = stated.by_name, {(module.path, line): v for line, v in stated.by_line.items()}
+        it.stated = dict(stated.by_name)
+        it.stated_lines = {(module.path, line): v for line, v in stated.by_line.items()}
+    it.read_statements = lambda path: _add_statements(it, project, path)
     # until a loop is found the whole run counts: a script may take a single step
     loops.start(it)
     try:
@@ -157,6 +159,12 @@ def _run(
     _collect(facts, it, module.path)
     it.close()
     world.close()
+
+
+def _add_statements(it: Interpreter, project: Project, path: str) -> None:
+    """Statements in the comments of a further file of the project, for assignments of that file."""
+    for line, values in read_statements(path, project.text(path) or "").by_line.items():
+        it.stated_lines[(path, line)] = values
 
 
 def _collect(facts: Facts, it: Interpreter, path: str) -> None:

@@ -179,7 +179,7 @@ def _bytes(it: Interpreter, cls: Class, args: list[Value], keywords: Keywords) -
 
 def _list(it: Interpreter, cls: Class, args: list[Value], keywords: Keywords) -> Value:
     if args and isinstance(args[0], Unknown):
-        return Unknown(f"a list of {args[0].why}", args[0].origin)
+        return Unknown(args[0].why, args[0].origin)
     return operators.bounded_list(it, it.iterate(args[0])) if args else []
 
 

@@ -113,6 +113,12 @@ class Interpreter:
         # what a run tries instead: other whole numbers in the script's text, and named changes
         self.literals: dict[tuple[Origin, tuple[int, int]], int] = {}
         self.changes: frozenset[str] = frozenset()
+        # what a person stated in comments: by name, and by place for the assignment there
+        self.stated: dict[str, tuple[object, Origin]] = {}
+        self.stated_lines: dict[tuple[str, int], dict[str, object]] = {}
+        self.read_statements: Callable[[str], None] = lambda path: None
+        # where lengths were asked for that are not known, by what they are the length of
+        self.lengths: dict[str, Origin | None] = {}
         self.chosen: dict[str, tuple[object, tuple[object, ...], Origin | None]] = {}
         self.loops = Loops()
         self.builtins: dict[str, Value] = {**self.types.by_name, **builtin_names(self)}
@@ -156,6 +162,10 @@ class Interpreter:
 
     def choose(self, name: str, options: tuple[object, ...], sentence: str) -> object:
         """A fact that the script does not settle: the first option, or the one this run is to try."""
+        if name in self.stated:
+            value, where = self.stated[name]
+            self.assume(f"{name} is {value}, as line {where.line} states")
+            return value
         value = self.choices.get(name, options[0])
         self.chosen.setdefault(name, (value, options, self.origin()))
         self.assume(sentence.format(value))
@@ -299,7 +309,8 @@ class Interpreter:
         if isinstance(value, (Unknown, Symbol)):
             for target in targets:
                 inner = target.value if isinstance(target, nodes.Starred) else target
-                self.assign(inner, Unknown(f"a part of {value.why}", self.origin()), frame)
+                why = value.why if value.why.startswith("a part of ") else f"a part of {value.why}"
+                self.assign(inner, Unknown(why, value.origin if isinstance(value, Unknown) else self.origin()), frame)
             return
         items = list(self.iterate(value))
         del value
@@ -400,7 +411,7 @@ class Interpreter:
         except TooLarge:
             return Unknown(f"the result of {builtin.name} is out of bounds", self.origin())
         except runtime_errors.RuntimeStop as error:
-            stopped = (str(error), self.origin())
+            stopped = self._refusal(str(error), [*args, *keywords.values()])
         except _HOST_ERRORS as error:
             failure = describe(error)
         if stopped is not None:
@@ -408,12 +419,26 @@ class Interpreter:
         assert failure is not None
         raise self.error(*failure)
 
+    def _refusal(self, message: str, given: list[Value]) -> tuple[str, Origin | None]:
+        """What the runtime refused; where an argument is not known, that one and its place."""
+        unknown = _first_unknown(given)
+        here = self.origin()
+        if unknown is None:
+            return message, here
+        born = unknown.origin if isinstance(unknown, Unknown) else self.lengths.get(unknown.why)
+        if born is None or here is None or born == here:
+            return f"{message}: {unknown.why} is not known", here
+        needed = f"needed at {here.path}:{here.line}"
+        return f"{unknown.why} is not known ({needed}: {message})", born
+
     def call_unknown(self, callee: Unknown | Symbol, args: list[Value], keywords: dict[str, Value]) -> Value:
         """Scripts may call what is not known (logging); inside a model it would falsify the graph."""
         if self.module_depth and any(_holds_tensor(v) for v in (*args, *keywords.values())):
             origin = callee.origin if isinstance(callee, Unknown) else None
             raise Stopped(f"{callee.why} is not known and is called inside a model", self.origin() or origin)
-        return Unknown(f"what {callee.why} gives", self.origin())
+        if " " in callee.why and not callee.why.startswith("module "):
+            return Unknown(callee.why, callee.origin if isinstance(callee, Unknown) else self.origin())
+        return Unknown(f"what {callee.why.removeprefix('module ')} gives", self.origin())
 
     def decorate(self, decorator: Value, value: Value) -> Value:
         """Apply a decorator; one that is not known is taken to change nothing."""
@@ -503,8 +528,11 @@ class Interpreter:
             return Unknown(f"{owner.name}.{name}", self.origin())
         if isinstance(owner, Class) and owner.tag:
             return Unknown(f"{owner.tag}.{name}", self.origin())
+        if isinstance(owner, Unknown) and " " in owner.why and not owner.why.startswith("module "):
+            # what comes of something that is not known is named after it
+            return owner
         if isinstance(owner, (Unknown, Symbol)):
-            return Unknown(f"{owner.why}.{name}", self.origin())
+            return Unknown(f"{owner.why.removeprefix('module ')}.{name}", self.origin())
         if isinstance(owner, Opaque) and name not in ("__len__", "__iter__"):
             return Unknown(f"{owner.kind}.{name}", self.origin())
         if isinstance(owner, (Instance, Class)):
@@ -940,7 +968,8 @@ class Interpreter:
 
     def unknown_items(self, value: Unknown | Symbol) -> Iterator[Value]:
         for _ in range(UNKNOWN_ITEMS):
-            yield Unknown(f"an element of {value.why}", self.origin())
+            why = value.why if value.why.startswith("an element of ") else f"an element of {value.why}"
+            yield Unknown(why, value.origin if isinstance(value, Unknown) else self.origin())
 
     def _iterate_instance(self, value: Instance) -> Iterator[Value]:
         method = value.cls.find("__iter__")
@@ -1007,7 +1036,9 @@ class Interpreter:
     def length(self, value: Value) -> Value:
         """`len(value)`."""
         if isinstance(value, (Unknown, Symbol)):
-            return Symbol(f"the length of {value.why}")
+            why = f"the length of {value.why}"
+            self.lengths.setdefault(why, self.origin())
+            return Symbol(why)
         if isinstance(value, range):
             return len(value) if value.stop < 2**62 else Symbol("the length of a range")
         if isinstance(value, (list, tuple, str, bytes, dict, set, frozenset)):
@@ -1091,6 +1122,17 @@ class Interpreter:
         """Let go of the program: cycles between globals and functions end here."""
         self.handled.clear()
         self.library.close()
+
+
+def _first_unknown(given: list[Value], depth: int = 0) -> Unknown | Symbol | None:
+    for value in given:
+        if isinstance(value, (Unknown, Symbol)):
+            return value
+        if isinstance(value, (list, tuple)) and depth < 3:
+            found = _first_unknown(cast("list[Value]", value)[:64], depth + 1)
+            if found is not None:
+                return found
+    return None
 
 
 def describe(error: Exception) -> tuple[str, Value]:

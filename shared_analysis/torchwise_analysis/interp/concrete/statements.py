@@ -84,10 +84,30 @@ def expr_stmt(it: Interpreter, node: nodes.ExprStmt, frame: Frame) -> Outcome:
 
 
 def assign(it: Interpreter, node: nodes.Assign, frame: Frame) -> Outcome:
+    if it.stated_lines and _is_stated(it, node, frame):
+        return None
     value = it.evaluate(node.value, frame)
     for target in node.targets:
         it.assign(target, value, frame)
     return None
+
+
+def _is_stated(it: Interpreter, node: nodes.Assign, frame: Frame) -> bool:
+    """Whether a comment states what is assigned here; then it is bound. Several targets: those it names."""
+    place = it.origin_of(node, frame)
+    found = it.stated_lines.get((place.path, place.line), {})
+    target = node.targets[0]
+    members = target.elements if isinstance(target, nodes.TupleExpr) else (target,)
+    named = [member.id for member in members if isinstance(member, nodes.Name) and member.id in found]
+    if not named:
+        return False
+    it.place(node, frame)
+    if len(members) > 1:
+        it.assign(target, it.evaluate(node.value, frame), frame)
+    for name in named:
+        it.assume(f"{name} is what the comment for line {place.line} states")
+        it.bind(name, it.library.stated_value(found[name]), frame)
+    return True
 
 
 def ann_assign(it: Interpreter, node: nodes.AnnAssign, frame: Frame) -> Outcome:

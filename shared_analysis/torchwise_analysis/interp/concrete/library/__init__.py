@@ -54,7 +54,7 @@ from torchwise_memory.optimizers.scaling import GradScaler, Scheduler
 from torchwise_memory.report import Origin
 from torchwise_memory.runtime.contexts import Autocast
 from torchwise_memory.runtime.device import Device, device_of
-from torchwise_memory.runtime.dtypes import DType, bfloat16
+from torchwise_memory.runtime.dtypes import DTYPES, DType, bfloat16
 from torchwise_memory.runtime.errors import Unsupported
 from torchwise_memory.runtime.storage import Storage
 from torchwise_memory.runtime.tensor import Parameter, Size, Tensor, set_data, values_of
@@ -164,6 +164,14 @@ class Library:
         self.called: dict[int, weakref.ref[Module]] = {}
         # the whole numbers of the script that a tensor's shape was made of
         self.extents: weakref.WeakKeyDictionary[Storage, tuple[Int, ...]] = weakref.WeakKeyDictionary()
+
+    def stated_value(self, value: object) -> Value:
+        """A value that a comment states: a number, a text, or a CPU tensor by its type and extents."""
+        extents = getattr(value, "extents", None)
+        if extents is None:
+            return value
+        dtype = DTYPES[str(getattr(value, "dtype", "float32"))]
+        return self.call_function(self.it, "torch.empty", [tuple(extents)], {"dtype": dtype})
 
     # -- modules and names
 

@@ -52,7 +52,7 @@ def _yaml_load(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
     source = args[0] if args else keywords.get("stream")
     content = _content(it, source)
     if isinstance(content, Unknown):
-        return Unknown(f"the settings of {_name(source)}", content.origin)
+        raise Stopped(f"the settings are not known: {_name(source)} is not in the project", it.origin())
     return parsed_yaml(it, cast(str, content), _name(source))
 
 

@@ -73,6 +73,8 @@ class Imports:
         if lowered is None:
             return Unknown(f"module {source.name}", self.it.origin())
         self.read.append(source.path)
+        if not source.is_library:
+            self.it.read_statements(source.path)
         module = ModuleValue(source.name, source.path, source.is_package, source.is_library)
         module.names["__name__"] = source.name
         self.scopes[id(module)] = scope = LazyScope(self, module, lowered.body)

@@ -144,6 +144,10 @@ def _option(it: Interpreter, args: list[Value], keywords: Keywords) -> tuple[str
         return "", None
     if action == "count" or (shown.startswith("-") and keywords.get("required") is not True):
         return name, None
+    if name in it.stated:
+        value, where = it.stated[name]
+        it.assume(f"{shown} is {value}, as line {where.line} states")
+        return name, it.library.stated_value(value)
     given = _from_launch_line(it, names, shown, keywords)
     if given is not MISSING:
         return name, given
