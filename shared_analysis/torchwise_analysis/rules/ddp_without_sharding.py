@@ -6,9 +6,17 @@ from collections.abc import Iterator
 
 from torchwise_analysis.findings import Confidence, Evidence, Fix, Place, Safety, Severity
 from torchwise_analysis.fixes import SourceFile
-from torchwise_analysis.interp.abstract.events import Event, LoaderBuilt, Prepared, ProcessGroup, Wrapped
+from torchwise_analysis.interp.abstract.events import (
+    Event,
+    LoaderBuilt,
+    LoopEntered,
+    Prepared,
+    ProcessGroup,
+    Returned,
+    Wrapped,
+)
 from torchwise_analysis.interp.abstract.trace import Trace
-from torchwise_analysis.interp.abstract.values import Obj
+from torchwise_analysis.interp.abstract.values import Obj, Value
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
 from torchwise_analysis.rules._reading import called, distinct, doubt, step
 
@@ -78,7 +86,8 @@ RULE = Rule(
         "a data set that is already this rank's part (subset or stride by rank, `split_dataset_by_node`, an "
         "iterable data set that shards itself)",
         "a framework shards this very loader (`prepare`, `setup_dataloaders`, a Trainer)",
-        "the loader is used by one rank only, or only for evaluation",
+        "the loader is used by one rank only, or only for evaluation; it is built and never used",
+        "each process draws its own random data, or reads a file chosen by its rank",
         "the arguments of the loader are not all visible",
     ),
     grading=(
@@ -290,9 +299,29 @@ def _training_role(trace: Trace, built: LoaderBuilt) -> Confidence | None:
     evaluates = any(
         {mode.name for mode in forward.modes} == {"eval"} or True not in forward.grad for forward in fed
     )
-    is_random = built.shuffle is True or isinstance(built.sampler, Obj)
+    is_random = built.shuffle is True or _draws_at_random(built.sampler)
     leaves = built.loader.id in trace.escaped  # whoever receives it may replace its sampler
-    return Confidence.LIKELY if is_random and not evaluates and not leaves else None
+    return Confidence.LIKELY if is_random and not evaluates and not leaves and _is_used(trace, built) else None
+
+
+def _draws_at_random(sampler: Value | None) -> bool:
+    """A sampler of a library that shuffles; one of the project's own may do anything."""
+    if not isinstance(sampler, Obj):
+        return False
+    if sampler.type_name.endswith("BatchSampler"):
+        inner = sampler.arguments.get("sampler", 0)
+        return inner is not None and _draws_at_random(inner)
+    return sampler.type_name.endswith("RandomSampler")
+
+
+def _is_used(trace: Trace, built: LoaderBuilt) -> bool:
+    """Somebody walks over it, gets it returned or finds it kept: it is not only built and replaced."""
+    loader = built.loader.id
+    if any(trace.holds(entered.over, loader) for entered in trace.of(LoopEntered)):
+        return True
+    if any(trace.holds(returned.value, loader) for returned in trace.of(Returned)):
+        return True
+    return any(trace.holds(value, loader) for value in trace.kept_values)
 
 
 def _site(trace: Trace, built: LoaderBuilt) -> Place:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from torchwise_analysis.interp.abstract import events as ev
 from torchwise_analysis.interp.abstract import values as va
 from torchwise_analysis.interp.abstract.machine import Machine, first_known
@@ -67,8 +69,10 @@ def _sampler_sharding(m: Machine, value: va.Value) -> ev.Sharding | None:
         return None
     if isinstance(value, va.Obj):
         if value.kind is va.Kind.SAMPLER and value.place is not None and "open" not in value.traits:
-            if "sharding" in value.traits or "rank" in m.taint(*value.arguments, value):
+            if "sharding" in value.traits or "rank" in m.taint(*value.arguments, value, *_fields(m, value)):
                 return ev.Sharding(value.type_name, value.place)
+            if value.cls is not None and m.static.strides(value.cls.node):
+                return ev.Sharding(value.cls.name, value.place)
             for inner in value.arguments:
                 found = _sampler_sharding(m, first_known(inner)) if _is_sampler(inner) else None
                 if found is not None:
@@ -76,6 +80,12 @@ def _sampler_sharding(m: Machine, value: va.Value) -> ev.Sharding | None:
             return None
         return ev.Sharding(value.name or value.type_name or "a sampler", value.place)
     return ev.Sharding("unknown", None)
+
+
+def _fields(m: Machine, obj: va.Obj) -> tuple[va.Value, ...]:
+    """What an instance of the project holds."""
+    names = cast("tuple[str, ...]", m.state.get(("names", obj.id), ())) if obj.cls is not None else ()
+    return tuple(value for value in (m.attribute(obj, name) for name in names) if value is not None)
 
 
 def _is_sampler(value: va.Value) -> bool:
@@ -95,6 +105,10 @@ def _dataset_sharding(m: Machine, value: va.Value) -> ev.Sharding | None:
             return ev.Sharding(value.type_name, value.place)
         if value.cls is not None and (value.cls.open_bases or value.cls.derives("IterableDataset")):
             return ev.Sharding("iterable data set", value.place)
+        if "rank" in m.taint(*_fields(m, value)):
+            return ev.Sharding("rank", value.place)
+        if "drawn" in value.traits:
+            return ev.Sharding("each process draws its own data", value.place)
         for inner in value.arguments:
             known = first_known(inner)
             if (
@@ -140,6 +154,8 @@ def dataset(m: Machine, call: Call) -> va.Value:
         if isinstance(known, va.Obj):
             taint |= m.taint(*m.items(known))
     traits = frozenset(["rank"]) if "rank" in taint else frozenset[str]()
+    if call.last == "TensorDataset" and "drawn" in taint and not _is_seeded(m):
+        traits |= {"drawn"}
     obj = m.make(va.Kind.DATASET, call.node, call.name, arguments=call.arguments, traits=traits)
     if call.last == "random_split":
         lengths = first_known(call.get("lengths", 1) or va.UNKNOWN)
@@ -150,6 +166,14 @@ def dataset(m: Machine, call: Call) -> va.Value:
         ]
         return m.sequence(parts, call.node, va.Kind.TUPLE)
     return obj
+
+
+def _is_seeded(m: Machine) -> bool:
+    """Did anything so far fix the random numbers? Then every process may draw the same ones."""
+    return any(
+        isinstance(e, ev.ApiCall) and e.name.rpartition(".")[2] in ("manual_seed", "seed_everything", "set_seed")
+        for e in m.events
+    )
 
 
 @function("torch.utils.data.get_worker_info")

@@ -143,6 +143,8 @@ def init_process_group(m: Machine, call: Call) -> va.Value:
     "ignite.distributed.get_rank",
     "ignite.distributed.get_world_size",
     "torch.distributed.get_global_rank",
+    "mpi4py.MPI.COMM_WORLD.Get_rank",
+    "mpi4py.MPI.COMM_WORLD.Get_size",
 )
 def rank(m: Machine, call: Call) -> va.Value:
     return va.unknown(call.last, taint=frozenset(["rank"]))

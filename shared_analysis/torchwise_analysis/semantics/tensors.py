@@ -669,7 +669,8 @@ def torch_function(m: Machine, call: Call) -> va.Value:
     if last in _CREATING:
         out = made(m, call)
         if last in _RANDOM and isinstance(out, va.Tensor):
-            out = replace(out, passes=frozenset(), taint=out.taint | {"random"})
+            drawn = {"random"} if call.get("generator") is not None else {"random", "drawn"}
+            out = replace(out, passes=frozenset(), taint=out.taint | drawn)
         return out
     found = m.all_tensors(call.arguments)
     if last in ACTIVATIONS and last != "clamp":

@@ -542,7 +542,8 @@ def instantiate(m: Machine, cls: va.Class, arguments: va.Arguments, node: nd.Nod
     """An instance of a class of the project, its `__init__` run."""
     if cls.derives("torch.autograd.Function", "Exception", "BaseException", "Enum", "NamedTuple", "Protocol"):
         return va.UNKNOWN if not m.all_tensors(arguments) else m.attach(None, arguments, node)
-    obj = m.library.instance(m, cls, node)
+    obj = replace(m.library.instance(m, cls, node), arguments=arguments)
+    m.objects[obj.id] = obj
     init = find_member(m, cls, "__init__")
     if isinstance(init, va.Function):
         call_function(m, replace(init, self=obj), arguments, node)

@@ -63,12 +63,13 @@ _KEEPING = frozenset(["append", "extend", "insert", "add", "update", "setdefault
 class StaticCache:
     """Static facts by node, shared by the runs of one project. Holds the nodes, so ids stay theirs."""
 
-    __slots__ = ("_bodies", "_loops", "_mentions")
+    __slots__ = ("_bodies", "_loops", "_mentions", "_strides")
 
     def __init__(self) -> None:
         self._bodies: dict[int, tuple[nd.Block, BodyFacts]] = {}
         self._loops: dict[int, tuple[nd.For | nd.While, LoopFacts]] = {}
         self._mentions: dict[str, tuple[nd.Module, Mentions]] = {}
+        self._strides: dict[int, tuple[nd.ClassDef, bool]] = {}
 
     def body(self, body: nd.Block) -> BodyFacts:
         found = self._bodies.get(id(body))
@@ -84,6 +85,13 @@ class StaticCache:
             if len(self._loops) > _CACHED:
                 self._loops.clear()
             found = self._loops[id(loop)] = (loop, loop_facts(loop))
+        return found[1]
+
+    def strides(self, cls: nd.ClassDef) -> bool:
+        """Does the class take every n-th thing from a place on (`xs[k::n]`, `i % n == k`), by what it was told?"""
+        found = self._strides.get(id(cls))
+        if found is None:
+            found = self._strides[id(cls)] = (cls, any(_is_stride(node) for node in walk(cls)))
         return found[1]
 
     def mentions(self, module: nd.Module) -> Mentions:
@@ -122,6 +130,18 @@ def mentions_of(module: nd.Module) -> Mentions:
             inside = (*inside, names.setdefault(node.name, set()))
         todo.extend((child, inside) for child in children(node))
     return Mentions({name: frozenset(found) for name, found in names.items()}, tuple(imports))
+
+
+def _is_stride(node: nd.Node) -> bool:
+    if isinstance(node, nd.Slice):
+        return _is_told(node.step) and _is_told(node.lower)
+    if isinstance(node, nd.Compare) and node.ops == ("==",) and isinstance(node.left, nd.Binary):
+        return node.left.op == "%" and _is_told(node.left.right) and _is_told(node.comparators[0])
+    return False
+
+
+def _is_told(node: nd.Expr | None) -> bool:
+    return isinstance(node, (nd.Name, nd.Attribute))
 
 
 def body_facts(body: nd.Block) -> BodyFacts:

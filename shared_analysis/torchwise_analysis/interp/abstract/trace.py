@@ -19,10 +19,12 @@ from typing import TypeVar, cast
 from torchwise_analysis.findings import Place
 from torchwise_analysis.interp.abstract import events as ev
 from torchwise_analysis.interp.abstract.loops import Loop, LoopKind, LoopPath
-from torchwise_analysis.interp.abstract.values import Kind, Obj, Token, Value
+from torchwise_analysis.interp.abstract.values import Kind, Obj, Token, Value, alternatives
 
 E = TypeVar("E", bound=ev.Event)
 R = TypeVar("R")
+
+_HOLDING = (Kind.ITERATOR, Kind.LIST, Kind.TUPLE, Kind.DICT, Kind.SET)
 
 
 @dataclass(slots=True)
@@ -197,6 +199,26 @@ class Trace:
         values = [v for v in found if isinstance(v, Value)] if isinstance(found, tuple) else []
         values += [v for v in keyed.values() if isinstance(v, Value)] if isinstance(keyed, dict) else []
         return tuple(values)
+
+    def holds(self, value: Value | None, oid: int, depth: int = 0) -> bool:
+        """Is the value this object, an iterator over it, or a container with it?"""
+        if value is None or depth > 3:
+            return False
+        for one in alternatives(value):
+            if not isinstance(one, Obj):
+                continue
+            inner = (*one.over, *self.items(one.id)) if one.kind in _HOLDING else ()
+            if one.id == oid or any(self.holds(v, oid, depth + 1) for v in inner):
+                return True
+        return False
+
+    @property
+    def kept_values(self) -> tuple[Value, ...]:
+        """What attributes and variables that outlived their function hold at the end."""
+        return self._once(
+            "kept_values",
+            lambda: tuple(v for k, v in self.facts.items() if k[0] in ("a", "v") and isinstance(v, Value)),
+        )
 
     # ------------------------------------------------------------------ loops
 
