@@ -1,0 +1,327 @@
+"""clip-before-unscale: gradients are clipped while they still carry the factor of the GradScaler."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchwise_analysis.findings import Confidence, Evidence, Fix, Place, Safety, Severity
+from torchwise_analysis.fixes import (
+    SourceFile,
+    innermost_expression,
+    innermost_statement,
+    insert_statement_before,
+)
+from torchwise_analysis.interp.abstract.events import Backward, Clip, Step
+from torchwise_analysis.interp.abstract.trace import Trace
+from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
+from torchwise_analysis.rules._reading import belief_in, distinct, grade, step
+from torchwise_analysis.source import nodes
+
+WRONG = """
+import torch
+from torch import nn
+
+model = nn.Linear(12, 4).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cuda")
+
+
+def train(loader):
+    for x, y in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = nn.functional.cross_entropy(model(x), y)
+        scaler.scale(loss).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ clip-before-unscale error certain
+        scaler.step(optimizer)
+        scaler.update()
+"""
+
+RIGHT = """
+import torch
+from torch import nn
+
+model = nn.Linear(12, 4).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cuda")
+
+
+def train(loader):
+    for x, y in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = nn.functional.cross_entropy(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+"""
+
+RULE = Rule(
+    code="TW502",
+    name="clip-before-unscale",
+    category=Category.ACCUMULATION,
+    severity=Severity.ERROR,
+    claim="Gradients are clipped while they are still multiplied by the factor of the GradScaler.",
+    cost=(
+        "The scale begins at 65536, so a limit of 1.0 acts like one of 0.000015: every step is clipped to "
+        "almost nothing, and because the scale changes over the run, so does the effective learning rate. "
+        "Training crawls and the cause looks like a bad learning rate."
+    ),
+    wrong=Example("Clipped as scaled", WRONG, fixed=RIGHT),
+    right=Example("Unscaled first", RIGHT),
+    silent=(
+        "`scaler.unscale_(optimizer)` runs before, here or in a helper",
+        "the scaler is switched off (`enabled=False`), or the loss is not scaled on this path",
+        "Accelerate, Lightning, Fabric, an engine or a scaler object of timm's kind clips: they unscale "
+        "themselves",
+        "norms that are only looked at",
+    ),
+    grading=(
+        "Always an error. Certain when scaler and optimizer are made in view or annotated; likely when the "
+        "optimizer is only taken for one, or when gradients may also come unscaled."
+    ),
+    fix=(
+        "Insert `scaler.unscale_(optimizer)` above the clipping, once for each optimizer and window. Unsafe, "
+        "because training changes."
+    ),
+    references=(
+        Reference(
+            "Automatic mixed precision examples: gradient clipping",
+            "https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-clipping",
+        ),
+        Reference(
+            "milesial/Pytorch-UNet#468: Gradients are clipped before the unscaling",
+            "https://github.com/milesial/Pytorch-UNet/issues/468",
+        ),
+        Reference("TorchSSL/TorchSSL#59: clip after unscale", "https://github.com/TorchSSL/TorchSSL/pull/59"),
+        Reference(
+            "Lightning-AI/pytorch-lightning#9599: Clip norm after scaler.unscale_",
+            "https://github.com/Lightning-AI/pytorch-lightning/issues/9599",
+        ),
+    ),
+    examples=(
+        Example(
+            "A helper that clips: the call stands in the wrong place",
+            """
+import torch
+from torch import nn
+
+
+class Trainer:
+    def __init__(self, model: nn.Module):
+        self.model = model
+        self.optimizer = torch.optim.AdamW(model.parameters())
+        self.scaler = torch.amp.GradScaler("cuda")
+
+    def clip(self):
+        return nn.utils.clip_grad_value_(self.model.parameters(), 0.5)
+
+    def train(self, loader):
+        for x, y in loader:
+            self.optimizer.zero_grad()
+            with torch.autocast("cuda"):
+                loss = nn.functional.cross_entropy(self.model(x), y)
+            self.scaler.scale(loss).backward()
+            self.clip()
+            ^^^^^^^^^^^ clip-before-unscale error certain
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+""",
+            fixed="""
+import torch
+from torch import nn
+
+
+class Trainer:
+    def __init__(self, model: nn.Module):
+        self.model = model
+        self.optimizer = torch.optim.AdamW(model.parameters())
+        self.scaler = torch.amp.GradScaler("cuda")
+
+    def clip(self):
+        return nn.utils.clip_grad_value_(self.model.parameters(), 0.5)
+
+    def train(self, loader):
+        for x, y in loader:
+            self.optimizer.zero_grad()
+            with torch.autocast("cuda"):
+                loss = nn.functional.cross_entropy(self.model(x), y)
+            self.scaler.scale(loss).backward()
+            self.scaler.unscale_(self.optimizer)
+            self.clip()
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+""",
+        ),
+        Example(
+            "Unscaled behind a flag, in a helper",
+            """
+import torch
+from torch import nn
+
+model = nn.Linear(12, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cuda")
+
+
+def prepare(amp):
+    if amp:
+        scaler.unscale_(optimizer)
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+
+
+def train(loader, amp):
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), y)
+        if amp:
+            scaler.scale(loss).backward()
+        else:
+            loss.backward()
+        prepare(amp)
+        if amp:
+            scaler.step(optimizer)
+            scaler.update()
+        else:
+            optimizer.step()
+""",
+        ),
+        Example(
+            "A scaler that is off, and bfloat16",
+            """
+import torch
+from torch import nn
+
+model = nn.Linear(12, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cuda", enabled=False)
+
+
+def train(loader):
+    for x, y in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            loss = nn.functional.cross_entropy(model(x), y)
+        scaler.scale(loss).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+""",
+        ),
+        Example(
+            "Accelerate unscales when it clips",
+            """
+import torch
+from accelerate import Accelerator
+from torch import nn
+
+accelerator = Accelerator(mixed_precision="fp16")
+model = nn.Linear(12, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model, optimizer = accelerator.prepare(model, optimizer)
+
+
+def train(loader):
+    for x, y in loader:
+        optimizer.zero_grad()
+        accelerator.backward(nn.functional.cross_entropy(model(x), y))
+        accelerator.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+""",
+        ),
+    ),
+)
+
+
+def detect(trace: Trace) -> Iterator[Hit]:
+    scaled: dict[Place, Backward] = {}
+    for event in trace.events:
+        if isinstance(event, Backward):
+            scaled[event.place] = event
+        elif isinstance(event, Clip) and event.owner is None and "clip_grad" in event.how:
+            for oid, atoms in event.before.items():
+                sites = [place for atom in atoms if atom.scaled for place, _ in atom.sites]
+                made = [scaled[place] for place in sites if place in scaled]
+                if made:
+                    is_mixed = any(atom.sites and not atom.scaled for atom in atoms)
+                    first = min(made, key=lambda backward: backward.order)
+                    yield _hit(trace, event, oid, first, is_mixed)
+                    break
+
+
+def _hit(trace: Trace, clip: Clip, oid: int, backward: Backward, is_mixed: bool) -> Hit:
+    place = _call_beside(clip, backward)
+    later = [
+        one
+        for one in trace.steps
+        if one.order > clip.order and one.optimizer.id == oid and one.via == "scaler"
+    ]
+    return Hit(
+        place,
+        Severity.ERROR,
+        _confidence(trace, clip, oid, is_mixed),
+        "gradients are clipped while they are still multiplied by the loss scale (65536 at first): the limit "
+        "acts that much smaller and training crawls. Unscale them first.",
+        distinct(_chain(clip, backward, place, later)),
+        frozenset({("optimizer", oid)}),
+        (place, later[0] if later else None),
+    )
+
+
+def _call_beside(clip: Clip, backward: Backward) -> Place:
+    """The clip itself, or the call of the helper that clips, in the frame that ran the backward."""
+    shared = 0
+    while shared < min(len(clip.calls), len(backward.calls)) and (
+        clip.calls[shared] == backward.calls[shared]
+    ):
+        shared += 1
+    return clip.calls[shared].place if shared < len(clip.calls) else clip.place
+
+
+def _confidence(trace: Trace, clip: Clip, oid: int, is_mixed: bool) -> Confidence:
+    return grade(min(belief_in(trace.objects.get(oid)) + int(is_mixed) + int(clip.roots is None), 1))
+
+
+def _chain(clip: Clip, backward: Backward, place: Place, later: list[Step]) -> Iterator[Evidence]:
+    yield from step(backward.place, "this backward makes gradients of the scaled loss")
+    yield Evidence(place, "they are clipped here, not yet unscaled")
+    if clip.place != place:
+        yield Evidence(clip.place, "inside this call")
+    for one in later[:1]:
+        yield from step(one.place, "the scaler divides them by the scale only here")
+
+
+def fixes(hit: Hit, file: SourceFile) -> Iterator[Fix]:
+    if not isinstance(hit.facts, tuple):
+        return
+    place, later = hit.facts
+    title = "Unscale the gradients first (changes training)"
+    statement = _unscaling(file, later) if isinstance(later, Step) else None
+    found = innermost_statement(file.module, place.span) if statement else None
+    edit = None
+    if statement is not None and found is not None:
+        edit = insert_statement_before(file, found[1].line, found[1].column, statement)
+    yield Fix(title, Safety.ADVICE if edit is None else Safety.UNSAFE, () if edit is None else (edit,))
+
+
+def _unscaling(file: SourceFile, later: Step) -> str | None:
+    """`scaler.unscale_(optimizer)` in the words of `scaler.step(optimizer)`."""
+    if later.place.path != file.path:
+        return None
+    found = innermost_expression(file.module, later.place.span, nodes.Call)
+    if found is None:
+        return None
+    call, span = found
+    assert isinstance(call, nodes.Call)  # the search was for calls
+    if not isinstance(call.func, nodes.Attribute) or not call.args:
+        return None
+    shift = span.line - call.span.line
+    scaler, optimizer = call.func.value, call.args[0]
+    if not isinstance(scaler, nodes.Name | nodes.Attribute):
+        return None
+    if not isinstance(optimizer, nodes.Name | nodes.Attribute):
+        return None
+    return f"{file.slice(scaler.span.shifted(shift))}.unscale_({file.slice(optimizer.span.shifted(shift))})"

@@ -1,0 +1,303 @@
+"""scaler-protocol: a scaled backward is followed by a step that does not know of the scale."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchwise_analysis.findings import Edit, Evidence, Fix, Place, Safety, Severity
+from torchwise_analysis.fixes import (
+    SourceFile,
+    innermost_expression,
+    innermost_statement,
+    insert_statement_after,
+    replace,
+)
+from torchwise_analysis.interp.abstract.events import Backward, ScalerUpdate, Step
+from torchwise_analysis.interp.abstract.trace import Trace
+from torchwise_analysis.interp.abstract.values import Obj, Origin
+from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
+from torchwise_analysis.rules._reading import belief_in, called, distinct, grade, step
+from torchwise_analysis.source import nodes
+
+WRONG = """
+import torch
+from torch import nn
+
+model = nn.Linear(12, 4).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cuda")
+
+
+def train(loader):
+    for x, y in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = nn.functional.cross_entropy(model(x), y)
+        scaler.scale(loss).backward()
+        optimizer.step()
+        ^^^^^^^^^^^^^^^^ scaler-protocol error certain
+"""
+
+RIGHT = """
+import torch
+from torch import nn
+
+model = nn.Linear(12, 4).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cuda")
+
+
+def train(loader):
+    for x, y in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = nn.functional.cross_entropy(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+"""
+
+RULE = Rule(
+    code="TW503",
+    name="scaler-protocol",
+    category=Category.ACCUMULATION,
+    severity=Severity.ERROR,
+    claim="The loss is scaled, but the step does not go through the scaler, or the scaler is never updated.",
+    cost=(
+        "A plain `optimizer.step()` applies gradients that are 65536 times too large: with SGD the model is "
+        "destroyed in one step, with Adam the step looks normal until an overflow, which nothing skips. "
+        "`scaler.step()` without `scaler.update()` raises at the second step."
+    ),
+    wrong=Example("Scaled backward, plain step", WRONG, fixed=RIGHT),
+    right=Example("Scale, step and update by the scaler", RIGHT),
+    silent=(
+        "`scaler.unscale_(optimizer)` ran before a plain step",
+        "the scaler is switched off, or the loss is not scaled on this path",
+        "the scaler comes from outside and may be updated there",
+        "an Accelerator, a Trainer or an engine owns scaling",
+    ),
+    grading=(
+        "Always an error. Certain when the optimizer is made in view or annotated; likely when it is only "
+        "taken for one."
+    ),
+    fix=(
+        "Replace the plain step by `scaler.step(optimizer)` with `scaler.update()` behind it, or add the "
+        "missing update. Unsafe, because training changes."
+    ),
+    references=(
+        Reference(
+            "Automatic mixed precision examples",
+            "https://docs.pytorch.org/docs/stable/notes/amp_examples.html",
+        ),
+        Reference("torch.amp: gradient scaling", "https://docs.pytorch.org/docs/stable/amp.html"),
+    ),
+    examples=(
+        Example(
+            "Never updated",
+            """
+import torch
+from torch import nn
+
+model = nn.Linear(12, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def train(loader):
+    scaler = torch.amp.GradScaler("cuda")
+    for x, y in loader:
+        optimizer.zero_grad()
+        scaler.scale(nn.functional.cross_entropy(model(x), y)).backward()
+        scaler.step(optimizer)
+        ^^^^^^^^^^^^^^^^^^^^^^ scaler-protocol error certain
+""",
+            fixed="""
+import torch
+from torch import nn
+
+model = nn.Linear(12, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def train(loader):
+    scaler = torch.amp.GradScaler("cuda")
+    for x, y in loader:
+        optimizer.zero_grad()
+        scaler.scale(nn.functional.cross_entropy(model(x), y)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+""",
+        ),
+        Example(
+            "Unscaled by hand, then a plain step",
+            """
+import torch
+from torch import nn
+
+model = nn.Linear(12, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cuda")
+
+
+def train(loader):
+    for x, y in loader:
+        optimizer.zero_grad()
+        scaler.scale(nn.functional.cross_entropy(model(x), y)).backward()
+        scaler.unscale_(optimizer)
+        optimizer.step()
+        scaler.update()
+""",
+        ),
+        Example(
+            "Two branches, each right",
+            """
+import torch
+from torch import nn
+
+model = nn.Linear(12, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cuda")
+
+
+def train(loader, amp):
+    for x, y in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda", enabled=amp):
+            loss = nn.functional.cross_entropy(model(x), y)
+        if amp:
+            scaler.scale(loss).backward()
+        else:
+            loss.backward()
+        if amp:
+            scaler.step(optimizer)
+            scaler.update()
+        else:
+            optimizer.step()
+""",
+        ),
+        Example(
+            "A scaler that is off",
+            """
+import torch
+from torch import nn
+
+model = nn.Linear(12, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cuda", enabled=False)
+
+
+def train(loader):
+    for x, y in loader:
+        optimizer.zero_grad()
+        scaler.scale(nn.functional.cross_entropy(model(x), y)).backward()
+        optimizer.step()
+""",
+        ),
+    ),
+)
+
+
+def detect(trace: Trace) -> Iterator[Hit]:
+    backwards: dict[Place, Backward] = {}
+    updated = frozenset(event.scaler.id for event in trace.of(ScalerUpdate))
+    for event in trace.events:
+        if isinstance(event, Backward):
+            backwards[event.place] = event
+        elif isinstance(event, Step):
+            filled = [atom for atom in event.before if atom.sites]
+            if event.via == "plain" and filled and all(atom.scaled for atom in filled):
+                made = [backwards[place] for atom in filled for place, _ in atom.sites if place in backwards]
+                first = min(made, key=lambda backward: backward.order, default=None)
+                yield _plain(event, first, bool(updated))
+            elif event.via == "scaler" and trace.repeats(event):
+                if _is_never_updated(trace, event.scaler, updated):
+                    yield _without_update(event)
+
+
+def _is_never_updated(trace: Trace, scaler: Obj | None, updated: frozenset[int]) -> bool:
+    if scaler is None or scaler.origin is not Origin.BUILT or scaler.id in trace.escaped:
+        return False
+    flag = scaler.arguments.get("enabled")
+    return scaler.type_name.startswith("torch.") and scaler.id not in updated and flag is None
+
+
+def _plain(one: Step, backward: Backward | None, has_update: bool) -> Hit:
+    name = called(one.optimizer, "the optimizer")
+    links = list(step(backward.place, "this backward runs on the scaled loss")) if backward else []
+    return Hit(
+        one.place,
+        Severity.ERROR,
+        grade(min(belief_in(one.optimizer), 1)),
+        f"{name} steps on gradients that are still multiplied by the loss scale (65536 at first). Let the "
+        "scaler step and update.",
+        distinct([*links, Evidence(one.place, "this step does not divide by the scale")]),
+        frozenset({("optimizer", one.optimizer.id)}),
+        ("plain", backward, has_update),
+    )
+
+
+def _without_update(one: Step) -> Hit:
+    links = step(one.scaler.place if one.scaler else None, "the scaler is made here")
+    return Hit(
+        one.place,
+        Severity.ERROR,
+        grade(0),
+        "the scaler steps and is never updated: its second step raises. Call update() behind the step.",
+        distinct([*links, Evidence(one.place, "it steps here, and nothing calls update()")]),
+        frozenset({("optimizer", one.optimizer.id)}),
+        ("update", None, False),
+    )
+
+
+def fixes(hit: Hit, file: SourceFile) -> Iterator[Fix]:
+    if not isinstance(hit.facts, tuple):
+        return
+    kind, backward, has_update = hit.facts
+    title = "Let the scaler step and update (changes training)"
+    edits = _update_edits(file, hit.place) if kind == "update" else None
+    if kind == "plain" and isinstance(backward, Backward):
+        edits = _step_edits(file, hit.place, backward.place, has_update)
+    yield Fix(title, Safety.ADVICE if edits is None else Safety.UNSAFE, edits or ())
+
+
+def _update_edits(file: SourceFile, place: Place) -> tuple[Edit, ...] | None:
+    scaler = _receiver(file, place)
+    found = innermost_statement(file.module, place.span)
+    edit = insert_statement_after(file, found[1], f"{scaler}.update()") if scaler and found else None
+    return None if edit is None else (edit,)
+
+
+def _step_edits(file: SourceFile, place: Place, backward: Place, has_update: bool) -> tuple[Edit, ...] | None:
+    """`scaler.step(optimizer)` in the words of `scaler.scale(loss).backward()` and `optimizer.step()`."""
+    optimizer, scaler = _receiver(file, place), _scaler_text(file, backward)
+    found = innermost_statement(file.module, place.span)
+    if optimizer is None or scaler is None or found is None:
+        return None
+    edit = replace(place, f"{scaler}.step({optimizer})")
+    if has_update:
+        return (edit,)
+    update = insert_statement_after(file, found[1], f"{scaler}.update()")
+    return None if update is None else (edit, update)
+
+
+def _receiver(file: SourceFile, place: Place) -> str | None:
+    """The text before the last dot of a call, where it costs nothing to repeat it."""
+    found = innermost_expression(file.module, place.span, nodes.Call) if place.path == file.path else None
+    if found is None or not isinstance(found[0], nodes.Call):
+        return None
+    func = found[0].func
+    if not isinstance(func, nodes.Attribute) or not isinstance(func.value, nodes.Name | nodes.Attribute):
+        return None
+    return file.slice(func.value.span.shifted(found[1].line - found[0].span.line))
+
+
+def _scaler_text(file: SourceFile, place: Place) -> str | None:
+    found = innermost_expression(file.module, place.span, nodes.Call) if place.path == file.path else None
+    if found is None or not isinstance(found[0], nodes.Call):
+        return None
+    func = found[0].func
+    scaling = func.value if isinstance(func, nodes.Attribute) else None
+    if not isinstance(scaling, nodes.Call) or not isinstance(scaling.func, nodes.Attribute):
+        return None
+    if scaling.func.attr != "scale" or not isinstance(scaling.func.value, nodes.Name | nodes.Attribute):
+        return None
+    return file.slice(scaling.func.value.span.shifted(found[1].line - found[0].span.line))
