@@ -301,7 +301,9 @@ def _training_role(trace: Trace, built: LoaderBuilt) -> Confidence | None:
     )
     is_random = built.shuffle is True or _draws_at_random(built.sampler)
     leaves = built.loader.id in trace.escaped  # whoever receives it may replace its sampler
-    return Confidence.LIKELY if is_random and not evaluates and not leaves and _is_used(trace, built) else None
+    if not is_random or evaluates or leaves:
+        return None
+    return Confidence.LIKELY if _is_used(trace, built) else None
 
 
 def _draws_at_random(sampler: Value | None) -> bool:

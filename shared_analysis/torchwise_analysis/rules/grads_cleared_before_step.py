@@ -270,6 +270,8 @@ def _wiped_before(
         return found[-1] if found else None
     if len(clear.loops) < len(one.loops):
         return None  # the tail of an epoch is another fault
+    if any(guard.taken and (guard.symbol or "").endswith(" == 1") for guard in clear.scene.guards):
+        return None  # cleared where a window holds one micro-batch: its loop has one turn then
     for site in sorted(lost, key=lambda place: (place.path, place.span)):
         if not all(site in {place for place, _ in atom.sites} for atom in one.before):
             continue

@@ -170,10 +170,8 @@ def dataset(m: Machine, call: Call) -> va.Value:
 
 def _is_seeded(m: Machine) -> bool:
     """Did anything so far fix the random numbers? Then every process may draw the same ones."""
-    return any(
-        isinstance(e, ev.ApiCall) and e.name.rpartition(".")[2] in ("manual_seed", "seed_everything", "set_seed")
-        for e in m.events
-    )
+    called = (e.name.rpartition(".")[2] for e in m.events if isinstance(e, ev.ApiCall))
+    return any(name in ("manual_seed", "seed_everything", "set_seed") for name in called)
 
 
 @function("torch.utils.data.get_worker_info")

@@ -277,7 +277,7 @@ def rebind(m: Machine, node: nd.Node, value: va.Value) -> None:
 
     func = node.func if isinstance(node, nd.Call) else None
     target = func.value if isinstance(func, nd.Attribute) else None
-    if isinstance(target, (nd.Name, nd.Attribute)) and isinstance(value, va.Tensor):
+    if isinstance(target, (nd.Name, nd.Attribute, nd.Subscript)) and isinstance(value, va.Tensor):
         if isinstance(target, nd.Attribute) and target.attr in ("data", "grad"):
             return
         expressions.assign(m, target, value, node)
@@ -296,9 +296,11 @@ def attribute(m: Machine, value: va.Tensor, name: str, node: nd.Node) -> va.Valu
         "names",
         "itemsize",
         "is_leaf",
-        "requires_grad",
     ):
         return va.unknown(None, taint=frozenset([name]))
+    if name == "requires_grad":
+        # with a graph it does; without one its maker may have asked for it
+        return va.Const(None, True) if value.passes else va.unknown(None, taint=frozenset([name]))
     if name == "device":
         return va.unknown(value.device or "device")
     if name == "data":

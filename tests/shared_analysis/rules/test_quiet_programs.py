@@ -54,3 +54,21 @@ def test_random_data_from_one_seed_is_the_same_on_every_rank() -> None:
 def test_a_file_that_is_the_same_on_every_rank_does_not_shard() -> None:
     same = ("(index * self.world_size + self.rank)", "index")
     assert [rule for rule, _, _ in spoiled("ddp_file_by_rank", same)] == ["ddp-without-sharding"]
+
+
+def test_guards_that_leave_a_count_without_a_clear_are_reported() -> None:
+    gap = ("if self.accum_count > 1:", "if self.accum_count > 2:")
+    assert [rule for rule, _, _ in spoiled("zero_grad_complementary_guards", gap)] == ["missing-zero-grad"]
+
+
+def test_a_branch_that_never_clears_is_reported() -> None:
+    lost = (
+        "            optimizer.zero_grad()\n            scaler.scale(loss)",
+        "            scaler.scale(loss)",
+    )
+    assert [rule for rule, _, _ in spoiled("zero_grad_invariant_branch", lost)] == ["missing-zero-grad"]
+
+
+def test_a_clear_at_another_turn_is_not_enough() -> None:
+    late = ("if i == 0:", "if i < 0:")
+    assert [rule for rule, _, _ in spoiled("zero_grad_first_microbatch", late)] == ["missing-zero-grad"]

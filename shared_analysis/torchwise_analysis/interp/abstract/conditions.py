@@ -6,11 +6,13 @@ of the running function fixes the flag. What stays undecided forks and leaves gu
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import cast
 
 from torchwise_analysis.interp.abstract import events as ev
 from torchwise_analysis.interp.abstract import values as va
+from torchwise_analysis.interp.abstract.frames import World
 from torchwise_analysis.interp.abstract.join import union
 from torchwise_analysis.interp.abstract.machine import Machine, first_known
 from torchwise_analysis.interp.abstract.static import text_of
@@ -136,15 +138,51 @@ def _decide(m: Machine, value: va.Value, node: nd.Expr) -> bool | None:
     for known, flag in reversed(m.world):
         if known == symbol:
             return flag is not negated
+    implied = _implied(m.world, symbol)
+    if implied is not None:
+        return implied is not negated
     frame = m.frames[-1]
     text = text_of(node)
-    if text is None or text not in frame.facts.repeated or frame.budget <= 0 or len(m.world) >= 3:
+    if text is None or frame.budget <= 0 or len(m.world) >= 3:
+        return None
+    # what comes out of the data may differ in each turn
+    is_same = len(m.loops) > len(frame.loops) and "[]" not in symbol
+    if text not in frame.facts.repeated and not (text in frame.facts.looped and is_same):
         return None
     frame.budget -= 1
     frame.worlds *= 2
     frame.decided.append(symbol)
     m.world = (*m.world, (symbol, True))
     return not negated
+
+
+_COUNT_TEST = re.compile(r"(.+) (==|<|<=|>|>=) (\d{1,3})")
+
+
+def _implied(world: World, symbol: str) -> bool | None:
+    """What comparisons of one count with small numbers say about another: `n > 1` and `n == 1`.
+
+    A count that is compared with numbers above 0 only is taken to be at least 1.
+    """
+    asked = _COUNT_TEST.fullmatch(symbol)
+    if asked is None:
+        return None
+    settled = [
+        (known, flag)
+        for known, flag in ((_COUNT_TEST.fullmatch(s), f) for s, f in world)
+        if known is not None and known[1] == asked[1]
+    ]
+    if not settled:
+        return None
+    numbers = [int(test[3]) for test in (asked, *(known for known, _ in settled))]
+    possible = range(0 if 0 in numbers else 1, max(numbers) + 2)
+    fitting = [n for n in possible if all(_holds(known, n) is flag for known, flag in settled)]
+    answers = {_holds(asked, n) for n in fitting}
+    return answers.pop() if len(answers) == 1 else None
+
+
+def _holds(test: re.Match[str], value: int) -> bool:
+    return constants.compare(test[2], value, int(test[3])) is True
 
 
 def fixed(m: Machine, symbol: str) -> bool | None:

@@ -14,7 +14,8 @@ class BodyFacts:
     """Facts of one body (nested functions included in `names`, excluded elsewhere).
 
     uses: attributes taken of each name. called: names that are called. names: every name and attribute.
-    repeated: tests that occur at least twice, as text. size: number of nodes. yields: is a generator.
+    repeated: tests that occur at least twice, as text; looped: those met again in every turn of a loop.
+    size: number of nodes. yields: is a generator.
     raises_only: does nothing but raise. keeps: assigns attributes or changes something in place.
     """
 
@@ -22,6 +23,7 @@ class BodyFacts:
     called: frozenset[str]
     names: frozenset[str]
     repeated: frozenset[str]
+    looped: frozenset[str]
     size: int
     raises_only: bool
     keeps: bool
@@ -88,7 +90,7 @@ class StaticCache:
         return found[1]
 
     def strides(self, cls: nd.ClassDef) -> bool:
-        """Does the class take every n-th thing from a place on (`xs[k::n]`, `i % n == k`), by what it was told?"""
+        """Does the class take every n-th thing (`xs[k::n]`, `i % n == k`), with n and k that it was told?"""
         found = self._strides.get(id(cls))
         if found is None:
             found = self._strides[id(cls)] = (cls, any(_is_stride(node) for node in walk(cls)))
@@ -149,11 +151,14 @@ def body_facts(body: nd.Block) -> BodyFacts:
     called: set[str] = set()
     names: set[str] = set()
     tests: dict[str, int] = {}
+    looped: set[str] = set()
     size = 0
     keeps = False
     for top in body:
         for node in walk(top):
             size += 1
+            if isinstance(node, (nd.For, nd.While)):
+                looped |= _looped_tests(node)
             if isinstance(node, nd.Attribute):
                 names.add(node.attr)
                 if isinstance(node.value, nd.Name):
@@ -177,11 +182,34 @@ def body_facts(body: nd.Block) -> BodyFacts:
         called=frozenset(called),
         names=frozenset(names),
         repeated=frozenset(text for text, count in tests.items() if count > 1),
+        looped=frozenset(looped),
         size=size,
         keeps=keeps,
         raises_only=len(plain) == 1 and isinstance(plain[0], nd.Raise),
     )
 
+
+def _looped_tests(loop: nd.For | nd.While) -> set[str]:
+    """Tests directly in a loop of which both sides do what rules follow: a turn must not mix them."""
+    found: set[str] = set()
+    todo: list[nd.Node] = list(loop.body)
+    while todo:
+        node = todo.pop()
+        if isinstance(node, (nd.Placed, nd.With, nd.Try)):
+            todo.extend(children(node))
+        elif isinstance(node, nd.If) and node.orelse and _touches_gradients(node.body, node.orelse):
+            found.update(test_texts(node.test))
+    return found
+
+
+def _touches_gradients(*branches: nd.Block) -> bool:
+    return all(
+        any(isinstance(n, nd.Attribute) and n.attr in _GRADIENTS for part in branch for n in walk(part))
+        for branch in branches
+    )
+
+
+_GRADIENTS = frozenset(["backward", "step", "zero_grad"])
 
 # What makes it matter that two tests of one flag agree: they guard what rules follow.
 _WORLDLY = frozenset(
