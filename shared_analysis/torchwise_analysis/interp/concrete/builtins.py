@@ -180,7 +180,15 @@ def _bytes(it: Interpreter, cls: Class, args: list[Value], keywords: Keywords) -
 def _list(it: Interpreter, cls: Class, args: list[Value], keywords: Keywords) -> Value:
     if args and isinstance(args[0], Unknown):
         return Unknown(args[0].why, args[0].origin)
-    return operators.bounded_list(it, it.iterate(args[0])) if args else []
+    return _like(it, args[0], operators.bounded_list(it, it.iterate(args[0]))) if args else []
+
+
+def _like(it: Interpreter, source: Value, made: Value) -> Value:
+    """A container made of another one: if the length of that one is not known, neither is its own."""
+    reason = it.open_reason(source)
+    if reason:
+        it.mark_open(made, reason)
+    return made
 
 
 def _tuple(it: Interpreter, cls: Class, args: list[Value], keywords: Keywords) -> Value:
@@ -204,6 +212,7 @@ def _set(it: Interpreter, cls: Class, args: list[Value], keywords: Keywords) -> 
             return args[0]
         for item in it.iterate(args[0]):
             operators.add_to_set(it, out, item)
+        _like(it, args[0], out)
     return out
 
 
@@ -370,7 +379,8 @@ def _sorted(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
     if isinstance(args[0], Unknown):
         return args[0]
     items = operators.bounded_list(it, it.iterate(args[0]))
-    return methods.sorted_values(it, items, keywords.get("key"), it.truth(keywords.get("reverse", False)))
+    made = methods.sorted_values(it, items, keywords.get("key"), it.truth(keywords.get("reverse", False)))
+    return _like(it, args[0], made)
 
 
 def _reversed(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:

@@ -208,7 +208,17 @@ def comprehension(it: Interpreter, node: nodes.Comprehension, frame: Frame) -> V
     if node.kind is nodes.ComprehensionKind.GENERATOR:
         first = _source(it, node.generators[0], frame)
         return Iter(_generate(it, node, inner, first), "generator")
-    rounds = _rounds(it, node.generators, 0, inner, _source(it, node.generators[0], frame))
+    doubts = it.doubts
+    source = _source(it, node.generators[0], frame)
+    reason = it.uncertain_why if it.doubts > doubts else ""
+    made = _collected(it, node, inner, source)
+    if reason and not it.module_depth:
+        it.mark_open(made, reason)
+    return made
+
+
+def _collected(it: Interpreter, node: nodes.Comprehension, inner: Frame, source: Iterator[Value]) -> Value:
+    rounds = _rounds(it, node.generators, 0, inner, source)
     if node.kind is nodes.ComprehensionKind.LIST:
         return [it.evaluate(node.element, inner) for _ in rounds]
     if node.kind is nodes.ComprehensionKind.SET:

@@ -117,6 +117,13 @@ class Interpreter:
         self.stated: dict[str, tuple[object, Origin]] = {}
         self.stated_lines: dict[tuple[str, int], dict[str, object]] = {}
         self.read_statements: Callable[[str], None] = lambda path: None
+        # what the loops run over that are under way and whose number of rounds is not known
+        self.uncertain: list[str] = []
+        # how many iterators of that kind were made, and what the last one runs over
+        self.doubts = 0
+        self.uncertain_why = ""
+        # containers such loops filled, whose length is therefore not known: by identity, held, with the reason
+        self.open_containers: dict[int, tuple[Value, str]] = {}
         # where lengths were asked for that are not known, by what they are the length of
         self.lengths: dict[str, Origin | None] = {}
         self.chosen: dict[str, tuple[object, tuple[object, ...], Origin | None]] = {}
@@ -850,6 +857,8 @@ class Interpreter:
             return Unknown(f"an element at {index.why}", self.origin())
         position = operators.index_of(self, index)
         if not -len(owner) <= position < len(owner):
+            if owner and self.open_reason(owner):
+                return owner[0]
             raise self.error("IndexError", f"{self.class_of(owner).name} index out of range")
         return owner[position]
 
@@ -877,6 +886,7 @@ class Interpreter:
 
     def set_item(self, owner: Value, index: Value, value: Value) -> None:
         if isinstance(owner, dict):
+            self.note_growth(cast("dict[Value, Value]", owner))
             if not isinstance(index, (Unknown, Symbol)):
                 operators.store(self, cast("dict[Value, Value]", owner), index, value)
         elif isinstance(owner, list):
@@ -944,6 +954,9 @@ class Interpreter:
         """`iter(value)`."""
         if isinstance(value, range) and value.stop - value.start > MANY_NUMBERS:
             return self._burning(iter(value))
+        if self.open_containers and self.open_reason(value) and not isinstance(value, Instance):
+            carrier = cast("list[Value]", value)
+            return self._uncertain_rounds([operators.shown_key(v) for v in carrier], self.open_reason(value))
         if isinstance(value, (list, tuple, str, range, bytes)):
             return iter(cast("list[Value]", value))
         if isinstance(value, (dict, set, frozenset)):
@@ -967,9 +980,42 @@ class Interpreter:
             yield item
 
     def unknown_items(self, value: Unknown | Symbol) -> Iterator[Value]:
-        for _ in range(UNKNOWN_ITEMS):
-            why = value.why if value.why.startswith("an element of ") else f"an element of {value.why}"
-            yield Unknown(why, value.origin if isinstance(value, Unknown) else self.origin())
+        """Some items of an iterable of which nothing is known."""
+        why = value.why if value.why.startswith("an element of ") else f"an element of {value.why}"
+        origin = value.origin if isinstance(value, Unknown) else self.origin()
+        items: list[Value] = [Unknown(why, origin) for _ in range(UNKNOWN_ITEMS)]
+        return self._uncertain_rounds(items, value.why)
+
+    def _uncertain_rounds(self, items: list[Value], why: str) -> Iterator[Value]:
+        """Some of the rounds of a loop of which it is not known how many there are."""
+        self.doubts += 1
+        self.uncertain_why = why
+        return self._rounds_in_doubt(items, why)
+
+    def _rounds_in_doubt(self, items: list[Value], why: str) -> Iterator[Value]:
+        self.uncertain.append(why)
+        try:
+            yield from items
+        finally:
+            self.uncertain.remove(why)
+
+    def note_growth(self, container: Value) -> None:
+        """Something was put into a container; inside an uncertain loop its length is not known from now on."""
+        if self.uncertain and not self.module_depth and not _holds_tensor(container):
+            self.mark_open(container, self.uncertain[-1])
+
+    def mark_open(self, container: Value, why: str) -> None:
+        """The length of a list, set or dictionary is not known."""
+        self.open_containers.setdefault(id(container), (container, why))
+
+    def open_reason(self, value: Value) -> str:
+        """Why the length of a container is not known; empty if it is known."""
+        if not self.open_containers:
+            return ""
+        if isinstance(value, Instance) and value.payload is not None:
+            value = value.payload
+        found = self.open_containers.get(id(value))
+        return "" if found is None else found[1]
 
     def _iterate_instance(self, value: Instance) -> Iterator[Value]:
         method = value.cls.find("__iter__")
@@ -1035,8 +1081,9 @@ class Interpreter:
 
     def length(self, value: Value) -> Value:
         """`len(value)`."""
-        if isinstance(value, (Unknown, Symbol)):
-            why = f"the length of {value.why}"
+        reason = value.why if isinstance(value, (Unknown, Symbol)) else self.open_reason(value)
+        if reason:
+            why = f"the length of {reason}"
             self.lengths.setdefault(why, self.origin())
             return Symbol(why)
         if isinstance(value, range):
@@ -1121,6 +1168,7 @@ class Interpreter:
     def close(self) -> None:
         """Let go of the program: cycles between globals and functions end here."""
         self.handled.clear()
+        self.open_containers.clear()
         self.library.close()
 
 
@@ -1148,7 +1196,11 @@ def _values(source: Iterator[Value]) -> Iterator[Value]:
 def _holds_tensor(value: Value) -> bool:
     if isinstance(value, Tensor):
         return True
-    return isinstance(value, (list, tuple)) and any(isinstance(v, Tensor) for v in cast("list[Value]", value))
+    if isinstance(value, dict):
+        return any(isinstance(v, (Tensor, Module)) for v in cast("dict[Value, Value]", value).values())
+    return isinstance(value, (list, tuple)) and any(
+        isinstance(v, (Tensor, Module)) for v in cast("list[Value]", value)
+    )
 
 
 def _changed(owner: Property, name: str, function: Value) -> Property:

@@ -179,13 +179,20 @@ def _append(it: Interpreter, receiver: Value, args: list[Value], keywords: dict[
     target = cast("list[Value]", receiver)
     _room(it, target, 1)
     target.append(args.pop())
+    if it.uncertain:
+        it.note_growth(target)
     return None
 
 
 def _extend(it: Interpreter, receiver: Value, args: list[Value], keywords: dict[str, Value]) -> Value:
     target = cast("list[Value]", receiver)
     if isinstance(args[0], Unknown):
+        if not it.module_depth:
+            it.mark_open(target, args[0].why)
         return None
+    reason = it.open_reason(args[0])
+    if reason:
+        it.mark_open(target, reason)
     added = operators.bounded_list(it, it.iterate(args.pop()))
     _room(it, target, len(added))
     target.extend(added)
@@ -394,6 +401,7 @@ def _algebra(name: str) -> Method:
 
 def _add(it: Interpreter, receiver: Value, args: list[Value], keywords: dict[str, Value]) -> Value:
     operators.add_to_set(it, cast("set[Value]", receiver), args[0])
+    it.note_growth(receiver)
     return None
 
 

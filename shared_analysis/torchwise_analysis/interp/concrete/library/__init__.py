@@ -417,6 +417,9 @@ class Library:
         """A value on its way into the runtime. Unknowns stop here, loudly."""
         if isinstance(value, Unknown):
             raise Stopped(f"{value.why} is not known and reaches {what}", value.origin or self.it.origin())
+        reason = self.it.open_reason(value)
+        if reason:
+            raise Stopped(f"the length of {reason} is not known and reaches {what}", self.it.origin())
         return to_runtime(self.it, value)
 
     def invoke(self, function: NativeFunction, args: list[Value], keywords: Keywords) -> Value:
