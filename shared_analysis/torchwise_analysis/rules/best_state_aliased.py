@@ -196,6 +196,8 @@ def detect(trace: Trace) -> Iterator[Hit]:
         if state.copied or state.version >= use.current:
             continue
         keep = kept.get(state.place)
+        if not _is_trained_between(trace, keep, use):
+            continue
         if use.how == "return" and (keep is None or not trace.repeats(keep)):
             continue  # a caller that asks for the weights now does not keep them for later
         yield Hit(
@@ -209,6 +211,15 @@ def detect(trace: Trace) -> Iterator[Hit]:
             frozenset({("state", state.place)}),
             use,
         )
+
+
+def _is_trained_between(trace: Trace, keep: StateDictKept | None, use: StateDictUsed) -> bool:
+    """A step in view, or a loop around the keeping, which calls what may train out of view."""
+    if keep is None:
+        return True
+    if trace.repeats(keep):
+        return True
+    return any(keep.order < one.order < use.order for one in trace.steps)
 
 
 def _confidence(use: StateDictUsed) -> Confidence:

@@ -242,9 +242,12 @@ def train(loader):
 
 def detect(trace: Trace) -> Iterator[Hit]:
     evaluated: dict[tuple[int, Place], Forward] = {}
-    trained_before: set[int] = set()
+    trained_before: dict[int, int] = {}  # module: order of its first training forward outside eval mode
     if not trace.steps:
         return
+    switched: dict[Place, list[int]] = {}
+    for change in trace.of(ModeChange):
+        switched.setdefault(change.place, []).append(change.order)
     for forward in trace.forwards:
         places = [mode.place for mode in forward.modes if mode.name == "eval" and mode.place is not None]
         if forward.pass_ not in trace.trained:
@@ -252,10 +255,12 @@ def detect(trace: Trace) -> Iterator[Hit]:
             continue
         for place in places:
             between = evaluated.get((forward.module.id, place))
-            if between is not None or forward.module.id in trained_before:
+            # an eval() before all training chooses the mode of the run (`if args.eval: ... else: ...`)
+            begun = trained_before.get(forward.module.id, forward.order)
+            if between is not None or any(begun < at < forward.order for at in switched.get(place, ())):
                 yield _hit(trace, forward, place, between)
         if any(mode.name != "eval" for mode in forward.modes):
-            trained_before.add(forward.module.id)
+            trained_before.setdefault(forward.module.id, forward.order)
 
 
 def _hit(trace: Trace, forward: Forward, place: Place, between: Forward | None) -> Hit:

@@ -72,3 +72,20 @@ def test_a_branch_that_never_clears_is_reported() -> None:
 def test_a_clear_at_another_turn_is_not_enough() -> None:
     late = ("if i == 0:", "if i < 0:")
     assert [rule for rule, _, _ in spoiled("zero_grad_first_microbatch", late)] == ["missing-zero-grad"]
+
+
+def test_a_loop_inside_a_test_is_a_loop() -> None:
+    once = (
+        "        output = self.model(self.x)\n        output[1].backward()\n        self.optimizer.step()\n"
+    )
+    body = "".join(f"    {line}\n" for line in once.splitlines())
+    looped = (once, f"        for _ in range(9):\n{body}")
+    assert [rule for rule, _, _ in spoiled("zero_grad_unittest_fixture", looped)] == ["missing-zero-grad"]
+
+
+def test_a_mode_that_is_set_while_training_goes_on_is_reported() -> None:
+    later = (
+        "                optimizer.zero_grad()\n",
+        "                optimizer.zero_grad()\n                if step % 100 == 0:\n                    model.eval()\n",
+    )
+    assert [rule for rule, _, _ in spoiled("eval_mode_chosen_by_flag", later)] == ["stuck-eval-mode"]

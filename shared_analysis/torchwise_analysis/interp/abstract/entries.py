@@ -162,6 +162,10 @@ def _class_entry(
     todo = [f for f in todo if f.name not in _NEVER_ENTRIES]
     if not todo:
         return
+    if _is_test_class(cls):
+        if only_uncalled:
+            _test_entries(m, cls, todo)
+        return
     _fresh(m)
     m.entry = ev.Entry("method", cls.name, place)
     obj = _instance(m, cls)
@@ -176,6 +180,49 @@ def _class_entry(
             if is_module and not hooks and function.name != "forward" and function.name in called:
                 continue
             _method_entry(m, cls, obj, function, turn)
+
+
+def _is_test_class(cls: va.Class) -> bool:
+    """What unittest and pytest collect: a TestCase, or `Test...` without bases of another kind."""
+    if cls.derives("TestCase", "IsolatedAsyncioTestCase"):
+        return True
+    return cls.name.startswith("Test") and any(
+        isinstance(s, nd.FunctionDef) and s.name.startswith("test_") for s in calls.flat(cls.node.body)
+    )
+
+
+def _test_entries(m: Machine, cls: va.Class, todo: list[va.Function]) -> None:
+    """Each test runs once, on an instance of its own that the fixtures have set up."""
+    for function in todo:
+        if not function.name.startswith("test"):
+            continue
+        _fresh(m)
+        place = Place(function.path, function.node.span.shifted(function.line))
+        if isinstance(function.node, nd.FunctionDef):
+            place = Place(function.path, function.node.header.shifted(function.line))
+        m.entry = ev.Entry("method", f"{cls.name}.{function.name}", place)
+        obj = m.library.instance(m, cls, None)
+        for name in _SETUPS:
+            setup = calls.find_member(m, cls, name)
+            if isinstance(setup, va.Function):
+                _called_once(m, calls.bound(m, setup, obj))
+        _called_once(m, calls.bound(m, function, obj))
+
+
+_SETUPS = ("setUpClass", "setup_class", "setUp", "asyncSetUp", "setup_method")
+
+
+def _called_once(m: Machine, function: va.Value) -> None:
+    if not isinstance(function, va.Function):
+        return
+    try:
+        calls.call_function(m, function, va.NO_ARGUMENTS, None, entry=True)
+    except DeadPathError:
+        m.counts.dead_paths += 1
+        m.alive = True
+    finally:
+        m.calls, m.guards, m.forward = (), (), None
+        del m.frames[1:]
 
 
 def _instance(m: Machine, cls: va.Class) -> va.Obj:
