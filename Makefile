@@ -6,7 +6,7 @@ TORCH_VENV := .venv-torch
 CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/torchwise-editors
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format types check test-torch pages bench vsix e2e build clean
+.PHONY: help setup demo test lint format types check test-torch pages bench bundle vsix e2e build clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,8 +63,13 @@ node_modules/.package-lock.json: package-lock.json
 	npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
 	@touch $@
 
-vsix: node_modules/.package-lock.json  ## the VS Code extension: vscode-extension/torchwise.vsix
-	npm run --silent package
+bundle: setup  ## the server with its libraries, for this platform: vscode-extension/bundled/libs
+	$(PYTHON) scripts/bundle_server.py
+
+vsix: bundle node_modules/.package-lock.json  ## the VS Code extension with its server: vscode-extension/torchwise.vsix
+	npm run --silent package --workspace vscode-extension -- \
+		--target $$($(PYTHON) scripts/bundle_server.py --target)
+	@ls -lh vscode-extension/torchwise.vsix
 
 e2e: setup node_modules/.package-lock.json  ## VS Code, Neovim and Emacs as a person uses them (installs them into CACHE)
 	CACHE=$(CACHE) tests/e2e/run.sh
@@ -73,5 +78,5 @@ build: setup  ## wheel and sdist in dist/
 	$(PYTHON) -m build
 
 clean:  ## remove what the other targets made
-	rm -rf $(VENV) $(TORCH_VENV) dist build node_modules vscode-extension/dist vscode-extension/*.vsix
+	rm -rf $(VENV) $(TORCH_VENV) dist build node_modules vscode-extension/dist vscode-extension/bundled vscode-extension/*.vsix
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

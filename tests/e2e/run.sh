@@ -23,7 +23,7 @@ export NVIM CODE_SERVER PYTHON=$root/.venv/bin/python SHOTS=${SHOTS:-$cache/shot
 
 cd "$root"
 [ -d node_modules/playwright-core ] || npm ci --ignore-scripts --no-audit --no-fund
-npm run --silent package
+make --no-print-directory vsix  # with the server inside: what is tested is what is installed
 export VSIX=$root/vscode-extension/torchwise.vsix
 
 "$PYTHON" -m pytest -q -m editor tests/editors

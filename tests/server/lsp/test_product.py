@@ -64,7 +64,9 @@ async def test_settings_of_the_project_count(real_editor: Editor, tmp_path: Path
     assert len(await real_editor.diagnostics(uri)) == 1
 
 
-@pytest.mark.parametrize("start", [["-I", "-m", "torchwise_server.lsp"], ["-I", "LAUNCHER", "--stdio"]])
+@pytest.mark.parametrize(
+    "start", [["-I", "-m", "torchwise_server.lsp"], ["-I", "LAUNCHER", "--from-environment", "--stdio"]]
+)
 async def test_workspace_modules_are_never_imported(
     start: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
