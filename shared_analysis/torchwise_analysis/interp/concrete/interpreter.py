@@ -11,6 +11,7 @@ alive uses; nothing here stores a value of the program longer than CPython would
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
 from typing import cast
 
@@ -20,6 +21,7 @@ from torchwise_analysis.interp.concrete.calls import bind_arguments
 from torchwise_analysis.interp.concrete.errors import Cancelled, OutOfFuel, Raised, Stopped
 from torchwise_analysis.interp.concrete.expressions import EXPRESSIONS
 from torchwise_analysis.interp.concrete.library import Library
+from torchwise_analysis.interp.concrete.library.training import FRAMEWORK_TEXTS, bound_arguments
 from torchwise_analysis.interp.concrete.loops import Loops
 from torchwise_analysis.interp.concrete.types import Types
 from torchwise_analysis.interp.concrete.values import (
@@ -117,6 +119,7 @@ class Interpreter:
         self.stated: dict[str, tuple[object, Origin]] = {}
         self.stated_lines: dict[tuple[str, int], dict[str, object]] = {}
         self.read_statements: Callable[[str], None] = lambda path: None
+        self.raised_at: weakref.WeakKeyDictionary[Instance, Origin] = weakref.WeakKeyDictionary()
         # what the loops run over that are under way and whose number of rounds is not known
         self.uncertain: list[str] = []
         # how many iterators of that kind were made, and what the last one runs over
@@ -137,7 +140,9 @@ class Interpreter:
     # -- places
 
     def place(self, node: nodes.Node, frame: Frame) -> None:
-        """What follows is asked for by `node`."""
+        """What follows is asked for by `node`; what a framework's text does, by the program's line before."""
+        if frame.module.name in FRAMEWORK_TEXTS and frame.module.path.startswith("<"):
+            return
         self.world.ledger.origin = Origin(frame.module.path, frame.base + node.span.line + 1)
 
     def origin(self) -> Origin | None:
@@ -183,7 +188,12 @@ class Interpreter:
         cls = self.types.by_name.get(name) or self.types.by_name["RuntimeError"]
         made = Instance(cls)
         made.attributes["args"] = (message,) if message != "" else ()
-        return Raised(made, self.origin())
+        return self.raised(made)
+
+    def raised(self, value: Instance) -> Raised:
+        """An exception on its way; raised again, it keeps the place where it came up first."""
+        origin = self.origin()
+        return Raised(value, self.raised_at.setdefault(value, origin) if origin is not None else None)
 
     def is_tensor(self, value: Value) -> bool:
         return isinstance(value, Tensor)
@@ -476,7 +486,9 @@ class Interpreter:
             if made is MISSING:
                 return self._construct_carrier(cls, args, keywords)
         initialize = cls.find("__init__")
-        if initialize is not MISSING:
+        if isinstance(initialize, Function) and cls.find("__keeps_arguments__") is True:
+            self._initialize_keeping(made, initialize, args, keywords)
+        elif initialize is not MISSING:
             args.insert(0, made)
             self.call(initialize, args, keywords)
         elif (
@@ -487,6 +499,16 @@ class Interpreter:
         ):
             raise self.error("TypeError", f"{cls.name}() takes no arguments")
         return made
+
+    def _initialize_keeping(
+        self, made: Value, initialize: Function, args: list[Value], keywords: dict[str, Value]
+    ) -> None:
+        """`__init__` of a class whose instances may ask for their arguments while it runs."""
+        self.library.arguments[id(made)] = bound_arguments(initialize, args, keywords)
+        try:
+            self.call_function(initialize, [made, *args], keywords)
+        finally:
+            del self.library.arguments[id(made)]
 
     def allocate(self, cls: Class, args: list[Value], keywords: dict[str, Value]) -> Value:
         """The bare object of a class, before `__init__`; MISSING if the class itself makes carriers."""

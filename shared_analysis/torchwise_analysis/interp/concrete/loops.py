@@ -59,9 +59,15 @@ class Loops:
         self.measured: list[Measured] = []
         # loops between their first and their second step: what runs inside them is part of the measurement
         self.open = 0
+        # where the program called the framework whose loop is running
+        self.stands_at: Origin | None = None
 
     def enter(self, it: Interpreter, node: nodes.For | nodes.While, frame: Frame) -> Watch:
-        watch = Watch(it, it.origin_of(node, frame), frame.module.is_library)
+        origin, is_library = it.origin_of(node, frame), frame.module.is_library
+        if self.stands_at is not None and frame.module.path.startswith("<"):
+            # a framework's loop stands where the program starts it
+            origin, is_library = self.stands_at, False
+        watch = Watch(it, origin, is_library)
         if not watch.passive:
             watch.steps_inside = isinstance(node, nodes.While) or not _only_accumulates(node.body)
         return watch

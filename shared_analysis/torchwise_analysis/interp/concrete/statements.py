@@ -166,7 +166,7 @@ def raise_(it: Interpreter, node: nodes.Raise, frame: Frame) -> Outcome:
     it.place(node, frame)
     if node.exception is None:
         if it.handled:
-            raise Raised(it.handled[-1], it.origin())
+            raise it.raised(it.handled[-1])
         raise it.error("RuntimeError", "No active exception to reraise")
     value = it.evaluate(node.exception, frame)
     if node.cause is not None:
@@ -174,7 +174,7 @@ def raise_(it: Interpreter, node: nodes.Raise, frame: Frame) -> Outcome:
     if isinstance(value, Class):
         value = it.call(value, [], {})
     if isinstance(value, Instance):
-        raise Raised(value, it.origin())
+        raise it.raised(value)
     raise it.error("RuntimeError", "the script raises an exception that is not known here")
 
 

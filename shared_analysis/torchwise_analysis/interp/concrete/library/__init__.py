@@ -158,7 +158,9 @@ class Library:
         self.ones: weakref.WeakSet[Storage] = weakref.WeakSet()
         self.written: weakref.WeakSet[Storage] = weakref.WeakSet()
         self.transformers = Transformers(it)
-        self.helpers = helpers(it)
+        self.helpers = {**helpers(it), **training.helpers()}
+        # arguments of objects whose `__init__` runs, for classes that keep them
+        self.arguments: dict[int, dict[str, Value]] = {}
         self.counted: Counted | None = None
         self.changed: set[int] = set()
         self.called: dict[int, weakref.ref[Module]] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from torchwise_analysis.interp.concrete.library import configs, data, files, huggingface, images, numbers, torchspace, vision
+from torchwise_analysis.interp.concrete.library import configs, data, files, huggingface, images, numbers, torchspace, training, vision
 from torchwise_analysis.interp.concrete.library.stdlib import standard_modules
 from torchwise_analysis.interp.concrete.values import MISSING, Builtin, Class, Namespace, Opaque, Value
 from torchwise_memory.classes import CLASS_FUNCTIONS, CLASSES
@@ -78,6 +78,8 @@ class Spaces:
             # its adapters are modelled, whether or not the package can be read
             scope = self.it.library.imports.replacement(name)
             return None if scope is None else scope.module
+        if name.partition(".")[0] in training.ROOTS:
+            return training.training_space(self.it, name)
         if name in huggingface.DECORATOR_MODULES:
             return huggingface.decorator_space(self.it, name, self.it.library.imports.replacement(name))
         root = name.partition(".")[0]
