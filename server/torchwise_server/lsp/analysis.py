@@ -97,7 +97,7 @@ class Analysis:
                 self._backend.forget(document.uri)
             return True
 
-        for lane in (Lane.VERIFY, Lane.ESTIMATE):
+        for lane in (Lane.VERIFY, Lane.ESTIMATE, Lane.SCAN):
             self._worker.cancel(lane, document.uri)
         self._worker.submit(Lane.CHECK, document.uri, work)
 
@@ -151,7 +151,7 @@ class Analysis:
         return True
 
     def _ask(self, lane: Lane, uri: str, options: EditorOptions, stop: Stop) -> Checked | Estimated | None:
-        if lane is Lane.CHECK:
+        if lane in (Lane.CHECK, Lane.SCAN):
             return self._backend.check(uri, options, stop)
         if lane is Lane.ESTIMATE:
             return self._backend.estimate(uri, options, stop)

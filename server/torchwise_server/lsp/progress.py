@@ -23,6 +23,7 @@ _TITLES = {
     Lane.CHECK: "torchwise: reading the code",
     Lane.VERIFY: "torchwise: trying fixes",
     Lane.ESTIMATE: "torchwise: estimating memory",
+    Lane.SCAN: "torchwise: reading the workspace",
 }
 
 

@@ -24,6 +24,7 @@ class Lane(IntEnum):
     CHECK = 0
     VERIFY = 1
     ESTIMATE = 2
+    SCAN = 3  # findings of a file that nobody has open
 
 
 @dataclass(slots=True)
