@@ -14,7 +14,7 @@ from torchwise_analysis.fixes import (
 )
 from torchwise_analysis.interp.abstract.events import Backward, ScalerUpdate, Step
 from torchwise_analysis.interp.abstract.trace import Trace
-from torchwise_analysis.interp.abstract.values import Obj, Origin
+from torchwise_analysis.interp.abstract.values import Origin
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
 from torchwise_analysis.rules._reading import belief_in, called, distinct, grade, step
 from torchwise_analysis.source import nodes
@@ -208,13 +208,18 @@ def detect(trace: Trace) -> Iterator[Hit]:
                 made = [backwards[place] for atom in filled for place, _ in atom.sites if place in backwards]
                 first = min(made, key=lambda backward: backward.order, default=None)
                 yield _plain(event, first, bool(updated))
-            elif event.via == "scaler" and trace.repeats(event):
-                if _is_never_updated(trace, event.scaler, updated):
-                    yield _without_update(event)
+            elif event.via == "scaler" and _is_never_updated(trace, event, updated):
+                yield _without_update(event)
 
 
-def _is_never_updated(trace: Trace, scaler: Obj | None, updated: frozenset[int]) -> bool:
-    if scaler is None or scaler.origin is not Origin.BUILT or scaler.id in trace.escaped:
+def _is_never_updated(trace: Trace, one: Step, updated: frozenset[int]) -> bool:
+    scaler = one.scaler
+    if (
+        scaler is None
+        or not trace.repeats(one)
+        or scaler.origin is not Origin.BUILT
+        or scaler.id in trace.escaped
+    ):
         return False
     flag = scaler.arguments.get("enabled")
     return scaler.type_name.startswith("torch.") and scaler.id not in updated and flag is None

@@ -394,9 +394,9 @@ def call_method(m: Machine, value: va.Tensor, call: Call) -> va.Value:
 def backward(m: Machine, value: va.Value, call: Call) -> va.Value:
     retain = call.get("retain_graph", 1)
     create = call.get("create_graph", 2)
-    keeps = truth_of(retain, False) is not False
+    keeps = truth_of(retain, False)
     creates = truth_of(create, False) is not False
-    m.backward(value, call.node, keeps, creates, "tensor")
+    m.backward(value, call.node, keeps is not False, creates, retain_known=keeps is not None)
     for engine in m.engines_of(value):
         m.emit(ev.EngineBypassed, call.node, what="backward", engine=engine)
     if m.automatic is not None:

@@ -43,12 +43,14 @@ class Guard:
     kind: "rank", "periodic" (a counter against a period), "training" (`self.training`), "flag" (an
     unknown that the caller chooses), "none" (something is None), "handler" (an except clause), "value".
     taken: the test was true here. Early `return`, `continue` and `raise` leave a guard behind them too.
+    parts: a rank test that comes out differently on the ranks, unlike one of their number.
     """
 
     place: Place
     kind: str
     taken: bool
     symbol: str | None = None
+    parts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +129,8 @@ class Forward(Event):
 class Backward(Event):
     """A backward over `passes`.
 
-    loss: what it ran on (None when unknown). retain: keeps the graph. fresh: passes not yet freed.
+    loss: what it ran on (None when unknown). retain: keeps the graph, surely so when `retain_known`.
+    fresh: passes not yet freed.
     before: gradients of every optimizer it may reach, just before. how: "tensor", "accelerator",
     "fabric", "engine", "scaler", "manual" (Lightning's manual_backward), "managed" (a framework runs
     it on what a hook returns), "autograd.grad", "functional".
@@ -145,6 +148,7 @@ class Backward(Event):
     how: str = "tensor"
     divides: bool = False
     owner: Obj | None = None
+    retain_known: bool = True
 
 
 @dataclass(frozen=True, slots=True, eq=False)

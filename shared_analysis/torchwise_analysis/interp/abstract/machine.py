@@ -720,6 +720,7 @@ class Machine:
         divides: bool = False,
         owner: va.Obj | None = None,
         scaled: bool = False,
+        retain_known: bool = True,
     ) -> None:
         """Gradients of what `value` was computed from are added to, and its graph is freed."""
         tensors = self.tensors(value)
@@ -754,6 +755,7 @@ class Machine:
             how=how,
             divides=divides,
             owner=owner,
+            retain_known=retain_known,
         )
         if not retain and not create_graph:
             for p in sorted(passes):
