@@ -72,6 +72,11 @@ _HARMLESS = frozenset(
     {"generator", "memory_format", "layout", "pin_memory", "out", "non_blocking", "foreach"}
 )
 
+# Functions that make tensors of a script's data.
+_MAKERS = frozenset(
+    {"torch.tensor", "torch.as_tensor", "torch.from_numpy", "torch.stack", "torch.cat", "torch.asarray"}
+)
+
 _COMPANIONS = (GradScaler, Scheduler)
 _CLASS_OF_HOST = {native.host: name for name, native in CLASSES.items()}
 
@@ -425,6 +430,10 @@ class Library:
         return to_runtime(self.it, value)
 
     def invoke(self, function: NativeFunction, args: list[Value], keywords: Keywords) -> Value:
+        if function.name in _MAKERS and self.it.module_depth == 0:
+            unread = self._unread(args)
+            if unread is not None:
+                return unread
         given = [self.argument(v, function.name) for v in args]
         named = {
             n: self.argument(v, function.name)
@@ -437,6 +446,21 @@ class Library:
             if function.name in ("torch.ones", "torch.ones_like"):
                 self.ones.add(result.storage)
         return from_runtime(self.it, result)
+
+    def _unread(self, args: list[Value]) -> Unknown | None:
+        """A tensor made of data that is not known, outside of a model: nothing is known of it."""
+        for value in args[:1]:
+            if isinstance(value, Unknown):
+                return value
+            if isinstance(value, (list, tuple)):
+                items = cast("list[Value]", value)
+                unknown = next((v for v in items[:64] if isinstance(v, Unknown)), None)
+                if unknown is not None:
+                    return unknown
+                reason = self.it.open_reason(value)
+                if reason:
+                    return Unknown(f"the length of {reason}", self.it.origin())
+        return None
 
     def _note_extents(self, result: Tensor, args: list[Value], keywords: Keywords) -> None:
         extents = tuple(_whole_numbers([*args, *keywords.values()]))

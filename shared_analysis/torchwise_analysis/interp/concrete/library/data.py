@@ -118,7 +118,7 @@ def _subset_init(it: Interpreter, args: list[Value], keywords: Keywords) -> Valu
 
 
 def _joined_init(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
-    sources = list(it.iterate(args[1]))
+    sources = list(it.iterate(args[1] if len(args) > 1 else keywords["datasets"]))
     cast(Instance, args[0]).attributes["dataset"] = sources[0]
     cast(Instance, args[0]).attributes["datasets"] = sources
     return None
@@ -131,8 +131,10 @@ def _inner(receiver: Value) -> Value:
 def _random_split(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
     space = it.library.known_module("torch.utils.data")
     subset = cast(Namespace, space).members["Subset"]
-    parts = list(it.iterate(args[1]))
-    return [it.call(subset, [args[0], Unknown("indices of a part")], {}) for _ in parts]
+    source = args[0] if args else keywords["dataset"]
+    parts = list(it.iterate(args[1] if len(args) > 1 else keywords["lengths"]))
+    indices: list[Value] = [range(p) if isinstance(p, int) else Unknown("indices of a part") for p in parts]
+    return [it.call(subset, [source, one], {}) for one in indices]
 
 
 _LOADER_PARAMS = [

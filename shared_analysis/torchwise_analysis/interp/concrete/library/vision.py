@@ -13,16 +13,21 @@ from torchwise_analysis.interp.concrete import operators
 from torchwise_analysis.interp.concrete.library.images import as_tensor, image_of, source_of
 from torchwise_analysis.interp.concrete.values import (
     MISSING,
+    BoundMethod,
     Builtin,
+    Class,
+    Function,
     Instance,
     Int,
     Keywords,
     Namespace,
     Opaque,
+    Partial,
     Symbol,
     Unknown,
     Value,
 )
+from torchwise_memory.modules.base import Module
 from torchwise_memory.runtime.dtypes import DTYPES
 from torchwise_memory.runtime.tensor import Tensor
 
@@ -71,6 +76,10 @@ MANY_SAMPLES = 60_000
 _FAKE_SIZE = (3, 224, 224)
 # Assumed where images have no common size and no transform gives one.
 _ASSUMED_SIZE = (3, 224, 224)
+
+# COCO's images are 640 pixels wide or high, most of them 640 x 480.
+_COCO_SIZE = (3, 480, 640)
+ASSUMED_OBJECTS = (7, 1, 30)
 
 _SIZED = ("RandomResizedCrop", "CenterCrop", "RandomCrop", "FiveCrop")
 _NEUTRAL = (
@@ -243,62 +252,103 @@ def _compose(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
 
 
 def datasets_module(it: Interpreter) -> Namespace:
-    members: dict[str, Value] = {
-        name: Builtin(name, _dataset(name, shape)) for name, shape in _IMAGES.items()
-    }
-    members["FakeData"] = Builtin("FakeData", _fake)
+    """`torchvision.datasets`: classes whose samples are (image, class number)."""
+    base = cast(Class, cast(Namespace, it.library.known_module("torch.utils.data")).members["Dataset"])
+    vision = _dataset_class("VisionDataset", base, None)
+    members: dict[str, Value] = {name: _dataset_class(name, vision, shape) for name, shape in _IMAGES.items()}
+    members["VisionDataset"] = vision
+    members["FakeData"] = fake = _dataset_class("FakeData", vision, _FAKE_SIZE)
+    fake.members["__init__"] = Builtin("__init__", _fake_init)
+    coco = members["CocoDetection"] = _dataset_class("CocoDetection", vision, None)
+    coco.members["__getitem__"] = Builtin("__getitem__", _detection_sample)
     return Namespace("torchvision.datasets", members)
 
 
-def _dataset(
-    name: str, shape: tuple[int, int, int] | None
-) -> Callable[[Interpreter, list[Value], Keywords], Value]:
-    def call(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
-        change = keywords.get("transform", _first_callable(args))
-        size = shape
-        if size is None:
-            size = _ASSUMED_SIZE
-        return image_dataset(it, name, size, change, shape is None)
-
-    return call
+def _dataset_class(name: str, base: Class, shape: tuple[int, int, int] | None) -> Class:
+    cls = Class(name, (base,), module="torchvision.datasets", tag=f"torchvision.datasets.{name}")
+    cls.mro = (cls, *base.mro)
+    cls.traits["image"] = (name, shape)
+    cls.members["__init__"] = Builtin("__init__", _dataset_init)
+    cls.members["__getitem__"] = Builtin("__getitem__", _image_sample)
+    cls.members["__len__"] = Builtin("__len__", lambda it, a, k: Symbol("the length of the data"))
+    return cls
 
 
-def _fake(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
-    size = keywords.get("image_size", args[1] if len(args) > 1 else _FAKE_SIZE)
-    shape = tuple(operators.index_of(it, v) for v in it.iterate(size))
-    change = keywords.get("transform", _first_callable(args))
-    return image_dataset(it, "FakeData", cast("tuple[int, int, int]", shape), change, False)
-
-
-def _first_callable(args: list[Value]) -> Value:
-    return next((a for a in args[1:] if isinstance(a, (Opaque, Builtin))), None)
-
-
-def image_dataset(
-    it: Interpreter, name: str, shape: tuple[int, int, int], change: Value, varying: bool
-) -> Opaque:
-    """A data set whose samples are (image, class number)."""
-    made = Opaque(f"datasets.{name}")
-
-    def sample(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
-        image: Value = image_of(shape, name if varying else "")
-        if change is not None and not isinstance(change, Unknown):
-            image = it.call(change, [image], {})
-        if isinstance(image, Opaque) and image.kind == "image":
-            image = _to_tensor(it, [image], {})
-        return (image, Symbol("a class number"))
-
-    made.attributes["__sample__"] = Builtin("__sample__", sample)
-    made.attributes["__getitem__"] = Builtin("__getitem__", sample)
-    made.attributes["__len__"] = Builtin("__len__", lambda it, a, k: Symbol("the length of the data"))
-    if not varying:
+def _dataset_init(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    receiver = cast(Instance, args.pop(0))
+    name, shape = _image_facts(receiver)
+    callables = [a for a in args[1:] if _is_callable(a)]
+    fields = receiver.attributes
+    fields["root"] = args[0] if args else keywords.get("root")
+    fields["transform"] = keywords.get("transform", callables[0] if callables else None)
+    fields["target_transform"] = keywords.get("target_transform", callables[1] if len(callables) > 1 else None)
+    fields["transforms"] = keywords.get("transforms")
+    if shape is not None:
         for field, extents, dtype in (("targets", (), "int64"), ("data", shape[1:], "uint8")):
-            made.attributes[field] = it.library.call_function(
+            fields[field] = it.library.call_function(
                 it, "torch.empty", [(MANY_SAMPLES, *extents)], {"dtype": DTYPES[dtype]}
             )
-    made.attributes["classes"] = Unknown(f"the classes of {name}")
-    made.attributes["transform"] = change
-    return made
+    for field in ("classes", "class_to_idx", "samples", "imgs", "ids", "coco"):
+        fields[field] = Unknown(f"{field} of {name}", it.origin())
+    return None
 
 
-__all__ = ["MISSING", "Instance", "datasets_module", "image_dataset", "transforms_module"]
+def _fake_init(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    receiver = cast(Instance, args[0])
+    size = keywords.get("image_size", args[2] if len(args) > 2 else _FAKE_SIZE)
+    change = keywords.get("transform", next((a for a in args[1:] if _is_callable(a)), None))
+    receiver.attributes["__shape__"] = tuple(operators.index_of(it, v) for v in it.iterate(size))
+    receiver.attributes |= {"transform": change, "target_transform": keywords.get("target_transform")}
+    return None
+
+
+def _image_facts(receiver: Instance) -> tuple[str, tuple[int, int, int] | None]:
+    name, shape = cast("tuple[str, tuple[int, int, int] | None]", receiver.cls.trait("image"))
+    given = receiver.attributes.get("__shape__")
+    return name, cast("tuple[int, int, int]", given) if isinstance(given, tuple) else shape
+
+
+def _is_callable(value: Value) -> bool:
+    if isinstance(value, Instance):
+        return value.cls.find("__call__") is not MISSING
+    return isinstance(value, (Opaque, Builtin, Function, BoundMethod, Partial, Module))
+
+
+def _image_sample(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    receiver = cast(Instance, args[0])
+    name, shape = _image_facts(receiver)
+    image: Value = image_of(_ASSUMED_SIZE if shape is None else shape, name if shape is None else "")
+    label: Value = Symbol("a class number")
+    change, relabel = receiver.attributes.get("transform"), receiver.attributes.get("target_transform")
+    if change is not None and not isinstance(change, Unknown):
+        image = it.call(change, [image], {})
+    if relabel is not None and not isinstance(relabel, Unknown):
+        label = it.call(relabel, [label], {})
+    return (image, label)
+
+
+def _detection_sample(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    """An image with its objects; how many there are is a choice, seven on the average in COCO."""
+    receiver = cast(Instance, args[0])
+    count = it.choose("objects", ASSUMED_OBJECTS, "{} objects are in an image")
+    number = Symbol("a number of an annotation", is_int=False)
+    annotations: list[Value] = [
+        {
+            "bbox": [number, number, number, number],
+            "area": number,
+            "iscrowd": 0,
+            "category_id": Symbol("a category"),
+            "image_id": Symbol("the number of an image"),
+            "id": Symbol("the number of an annotation"),
+            "segmentation": Unknown("the outline of an object", it.origin()),
+        }
+        for _ in range(cast(int, count))
+    ]
+    image: Value = image_of(_COCO_SIZE, "COCO")
+    both, change = receiver.attributes.get("transforms"), receiver.attributes.get("transform")
+    if both is not None:
+        return it.call(both, [image, annotations], {})
+    return (it.call(change, [image], {}) if change is not None else image, annotations)
+
+
+__all__ = ["datasets_module", "functional_module", "transforms_module"]
