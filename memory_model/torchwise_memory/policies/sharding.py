@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from torchwise_memory.modules.base import Module
+from torchwise_memory.runtime.device import CPU
 from torchwise_memory.runtime.dtypes import DType
 from torchwise_memory.runtime.ledger import StorageKind
 from torchwise_memory.runtime.tensor import Parameter, Tensor, set_data
@@ -27,6 +28,7 @@ class Sharding:
     processes: over how many. param_dtype: in which parameters are gathered, reduce_dtype: in which gradients
     are reduced; None keeps the parameters' own. reshard_after_forward: False keeps a unit whole from forward
     to backward (ZeRO-2). copies_out: FSDP2's second copy while gathering. prefetches: gather one unit ahead.
+    offload: shards of parameters, gradients and states live on the host.
     """
 
     processes: int
@@ -35,6 +37,7 @@ class Sharding:
     reshard_after_forward: bool = True
     copies_out: bool = True
     prefetches: bool = True
+    offload: bool = False
 
 
 class Order:
@@ -142,6 +145,8 @@ class ShardedUnit:
         own = shard_of[id(trained[0])].dtype
         if own is not dtype:
             scattered = w.new((count,), own, "to", scattered.device)
+        if self.sharding.offload:
+            scattered = w.new((count,), own, "to host", CPU)
         scattered.storage.mark(StorageKind.GRADIENTS)
         self.in_backward = False
         self.release()
@@ -163,7 +168,8 @@ class ShardedUnit:
         shape = tuple(parameter.shape)
         rows = -(-(shape[0] if shape else 1) // self.sharding.processes)
         device, dtype = parameter.device, parameter.dtype
-        shard = w.new((rows, *shape[1:]), dtype, "shard", device, kind=StorageKind.WEIGHTS)
+        home = CPU if self.sharding.offload else device
+        shard = w.new((rows, *shape[1:]), dtype, "shard", home, kind=StorageKind.WEIGHTS)
         whole = w.new(shape, self.sharding.param_dtype or dtype, "all-gathered parameter", device)
         whole.storage.release()
         set_data(parameter, shard)

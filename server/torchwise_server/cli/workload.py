@@ -30,15 +30,33 @@ def answer(filename: str, files: Sequence[str]) -> int:
 
 
 def _answer(row: dict[str, object]) -> dict[str, object]:
-    """What is said of one workload: unknown sizes are null, never invented.
+    """What is said of one workload: unknown sizes are null, never invented, and `why` says what is missing."""
+    from torchwise_memory.workload import WorkloadError, read, run
 
-    A description names a published model instead of a script; no family answers one from its name yet.
-    """
+    try:
+        answered = run(read(row))
+    except WorkloadError as error:
+        return _unanswered(row, str(error))
+    except Exception as error:
+        return _unanswered(row, f"the estimate failed ({type(error).__name__}: {error})")
+    said: dict[str, object] = {
+        "id": row["id"],
+        "peak": peak_as_dict(answered.peak),
+        "verdict": answered.verdict.value,
+    }
+    if answered.why:
+        said["why"] = answered.why
+    if answered.assumptions:
+        said["assumptions"] = list(answered.assumptions)
+    return said
+
+
+def _unanswered(row: dict[str, object], why: str) -> dict[str, object]:
     return {
         "id": row["id"],
         "peak": peak_as_dict(_UNKNOWN_PEAK),
         "verdict": Verdict.UNKNOWN.value,
-        "why": "no model family answers a described workload yet",
+        "why": why,
     }
 
 

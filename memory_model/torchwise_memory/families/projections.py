@@ -1,0 +1,208 @@
+"""Linear layers of described workloads: plain, quantised, with adapters, divided among processes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from torchwise_memory.families.base import add
+from torchwise_memory.modules.base import Module
+from torchwise_memory.modules.ops import functional, method, torch_function
+from torchwise_memory.runtime.dtypes import DType, float32, uint8
+from torchwise_memory.runtime.ledger import StorageKind
+from torchwise_memory.runtime.tape import Gradients, Saved, record
+from torchwise_memory.runtime.tensor import Parameter, Tensor
+from torchwise_memory.runtime.world import World
+
+
+@dataclass(frozen=True, slots=True)
+class Quantised:
+    """How weights of linear layers are stored.
+
+    bits a weight; block: weights that share one scale of `scale_bytes`; dequantises: the whole matrix is made
+    in the computing type at each use (bitsandbytes, torchao), else a kernel reads packed weights.
+    """
+
+    bits: float
+    block: int
+    scale_bytes: float
+    dequantises: bool = True
+    row_scales: bool = False
+
+    def bytes_of(self, rows: int, columns: int) -> int:
+        count = rows * columns
+        scales = rows * 4 if self.row_scales else int(count / self.block * self.scale_bytes)
+        return int(count * self.bits / 8) + scales
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """LoRA and its kin on the layers named in `targets`. dtype: of adapter weights; None follows the model.
+
+    method: "lora", "v2" (scale and bias, LLaMA-Adapter v2). cast_inputs: inputs are cast to `dtype` first.
+    """
+
+    method: str
+    rank: int
+    targets: frozenset[str]
+    dtype: DType | None = None
+    dropout: float = 0.0
+    cast_inputs: bool = False
+    parts: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Projections:
+    """Makes the linear layers of a model, by the name of their place.
+
+    tensor_parallel: how many processes divide each matrix.
+    """
+
+    quantised: Quantised | None = None
+    adapter: Adapter | None = None
+    tensor_parallel: int = 1
+    compute: DType | None = None
+    kept_plain: frozenset[str] = field(default=frozenset({"lm_head", "router", "shared_gate"}))
+
+    def __call__(self, w: World, name: str, columns: int, rows: int, bias: bool) -> Module:
+        layer = Projection()
+        quantised = None if name in self.kept_plain else self.quantised
+        layer.build(w, columns, rows, bias, quantised, self.compute)
+        adapter = self.adapter
+        if adapter is None or not targeted(adapter.targets, name):
+            return layer
+        adapted = Adapted()
+        adapted.build(w, layer, columns, rows, adapter)
+        return adapted
+
+    def grouped(self, w: World, experts: int, rows: int, columns: int) -> Module:
+        layer = Module()
+        layer.new_parameter(w, "weight", (experts, rows, columns), None, None)
+        return layer
+
+
+def targeted(targets: frozenset[str], name: str) -> bool:
+    """A fused layer has an adapter when one of its parts is meant."""
+    parts = {"qkv": {"q", "k", "v"}, "gate_up": {"gate", "up"}}.get(name, set())
+    return name in targets or bool(parts & targets)
+
+
+class Projection(Module):
+    native_name = "torch.nn.Linear"
+
+    def build(
+        self,
+        w: World,
+        columns: int,
+        rows: int,
+        bias: bool,
+        quantised: Quantised | None,
+        compute: DType | None,
+    ) -> None:
+        self.rows, self.columns = rows, columns
+        self.quantised, self.compute = quantised, compute
+        if quantised is None:
+            self.new_parameter(w, "weight", (rows, columns), None, None)
+        else:
+            packed = w.new(
+                (quantised.bytes_of(rows, columns),), uint8, "packed weight", kind=StorageKind.WEIGHTS
+            )
+            self.adopt_parameter("weight", Parameter(packed, requires_grad=False))
+        self.parameters["bias"] = None
+        if bias:
+            self.new_parameter(w, "bias", (rows,), None, None)
+
+    def share(self, embedding: Module) -> None:
+        """Tied to a table of tokens."""
+        if self.quantised is None:
+            self.parameters["weight"] = embedding.parameters["weight"]
+
+    @property
+    def count(self) -> int:
+        """Weights, however they are packed."""
+        bias = self.parameters.get("bias")
+        return self.rows * self.columns + (bias.numel if bias is not None else 0)
+
+    def forward(self, w: World, x: Any) -> Any:
+        weight, bias = self.tensor("weight"), self.parameter("bias")
+        if self.quantised is None:
+            if x.dtype is not weight.dtype and w.autocast_dtype is None:
+                x = method(w, "to", x, weight.dtype)
+            return functional(w, "linear", x, weight, bias)
+        given = x.dtype
+        dtype = w.autocast_dtype or self.compute or given
+        if x.dtype is not dtype:
+            x = method(w, "to", x, dtype)
+        w.matrix_workspace(x.device)
+        whole = self._whole(w, dtype, x)
+        result = w.new((*x.shape[:-1], self.rows), dtype, "quantised linear", x.device)
+        del whole
+        record(w, "quantised linear", (x,), (weight,), _QuantisedBack(self, x, dtype), result)
+        return result if w.autocast_dtype is not None else method(w, "to", result, given)
+
+    def _whole(self, w: World, dtype: DType, x: Tensor) -> Tensor | None:
+        if self.quantised is None or not self.quantised.dequantises:
+            return None
+        return w.new((self.rows, self.columns), dtype, "dequantised weight", x.device)
+
+
+class _QuantisedBack:
+    __slots__ = ("columns", "dequantises", "dtype", "rows", "shape")
+
+    def __init__(self, layer: Projection, x: Tensor, dtype: DType) -> None:
+        self.rows, self.columns = layer.rows, layer.columns
+        self.shape, self.dtype = x.shape, dtype
+        self.dequantises = layer.quantised is not None and layer.quantised.dequantises
+
+    def __call__(self, w: World, saved: Saved, gradients: Gradients) -> Gradients:
+        gradient = gradients[0]
+        assert gradient is not None
+        w.matrix_workspace(gradient.device)
+        whole = w.new((self.rows, self.columns), self.dtype, "dequantised weight", gradient.device)
+        result = w.new(self.shape, self.dtype, "quantised linear backward", gradient.device)
+        del whole
+        return [result]
+
+
+class Adapted(Module):
+    """A frozen layer and what is trained beside it."""
+
+    native_name = "torchwise.Adapted"
+
+    def build(self, w: World, base: Projection, columns: int, rows: int, adapter: Adapter) -> None:
+        self.adapter = adapter
+        self.rows = rows
+        for parameter in base.parameters.values():
+            if parameter is not None:
+                parameter.requires_grad = False
+        self.children["base"] = base
+        dtype = adapter.dtype
+        if adapter.method == "v2":
+            self.new_parameter(w, "scale", (rows,), None, dtype)
+            self.new_parameter(w, "shift", (rows,), None, dtype)
+            return
+        self.new_parameter(w, "a", (adapter.rank, columns), None, dtype)
+        self.new_parameter(w, "b", (rows, adapter.rank), None, dtype)
+
+    def forward(self, w: World, x: Any) -> Any:
+        result = self.run(w, "base", x)
+        if self.adapter.method == "v2":
+            shifted = add(w, result, self.tensor("shift"))
+            return torch_function(w, "torch.mul", shifted, self.tensor("scale"))
+        dtype = result.dtype
+        a, b = self.tensor("a"), self.tensor("b")
+        if self.adapter.cast_inputs and w.autocast_dtype is None and x.dtype is not a.dtype:
+            x = method(w, "to", x, a.dtype)
+        if self.adapter.dropout and self.training:
+            x = functional(w, "dropout", x, self.adapter.dropout, True)
+        low = functional(w, "linear", x, a)
+        del x
+        high = functional(w, "linear", low, b)
+        del low
+        scaled = torch_function(w, "torch.mul", high, 2.0)
+        del high
+        result = add(w, result, scaled)
+        return method(w, "to", result, dtype)
+
+
+__all__ = ["Adapted", "Adapter", "Projection", "Projections", "Quantised", "float32"]

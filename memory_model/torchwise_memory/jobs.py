@@ -1,0 +1,542 @@
+"""From the facts of a workload to a job: what the named library does where nothing is stated."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from torchwise_memory import presets
+from torchwise_memory.families.configs import decoder_shape, is_decoder
+from torchwise_memory.families.decoder import DecoderShape, Style
+from torchwise_memory.families.projections import Adapter, Projections, Quantised
+from torchwise_memory.hardware import Gpu
+from torchwise_memory.policies.sharding import Sharding
+from torchwise_memory.runtime.dtypes import DType, bfloat16, float16, float32
+from torchwise_memory.runtime.errors import Unsupported
+from torchwise_memory.simulation import Job, Update
+from torchwise_memory.subjects import DecoderSubject, ImageClassifier, TokenClassifier
+
+if TYPE_CHECKING:
+    from torchwise_memory.workload import Workload
+
+DEFAULT_SM = 80
+#: Length of a batch where the description leaves it out and says that real samples were used unpacked.
+SHORT_SAMPLE = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A fact that was not stated: what was taken, and what else it might be."""
+
+    name: str
+    value: object
+    others: tuple[object, ...]
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Alternatives in place of what is assumed, by the name of the choice."""
+
+    values: Mapping[str, object] = field(default_factory=dict)
+
+
+class _Choices:
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.made: list[Choice] = []
+
+    def pick(self, name: str, value: Any, others: tuple[Any, ...], sentence: str) -> Any:
+        self.made.append(Choice(name, value, others, sentence))
+        return self.options.values.get(name, value)
+
+
+def job_of(workload: Workload, options: Options, card: Gpu | None) -> tuple[Job, tuple[Choice, ...]]:
+    """Raises Unsupported or LookupError for what is not known."""
+    choices = _Choices(options)
+    sm = (card.sm if card is not None else None) or DEFAULT_SM
+    facts = _Facts.of(workload, sm)
+    if facts.is_image:
+        job = _image_job(workload, facts, choices)
+    else:
+        config = workload.config or presets.find(_required(workload.model, "model")).config
+        if is_decoder(config):
+            job = _decoder_job(workload, facts, decoder_shape(config), choices)
+        else:
+            job = _encoder_job(workload, facts, config, choices)
+    return job, tuple(choices.made)
+
+
+def _required(value: Any, name: str) -> Any:
+    if value is None:
+        raise Unsupported(name, "not stated, and nothing can be said without it")
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """The description in the words of the runtime."""
+
+    sm: int
+    weights: DType
+    autocast: DType | None
+    torch_version: tuple[int, int]
+    year: float
+    library: str
+    is_image: bool
+
+    @staticmethod
+    def of(workload: Workload, sm: int) -> _Facts:
+        weights = _dtype(workload.weights) or (float32 if workload.task == "train" else bfloat16)
+        autocast = _autocast(workload.autocast, weights)
+        year = workload.year or 2025.0
+        version = workload.torch_version or _torch_of(year)
+        from torchwise_memory.families import vision
+
+        name = workload.model or ""
+        is_image = workload.config is None and vision.knows(name)
+        return _Facts(sm, weights, autocast, version, year, workload.framework or "transformers", is_image)
+
+
+def _dtype(text: str | None) -> DType | None:
+    lowered = (text or "").lower()
+    for words, dtype in ((("bf16", "bfloat16"), bfloat16), (("fp16", "float16", "half"), float16)):
+        if any(word in lowered for word in words):
+            return dtype
+    return float32 if "32" in lowered else None
+
+
+def _autocast(text: str | None, weights: DType) -> DType | None:
+    lowered = (text or "").lower()
+    if not lowered or lowered.startswith("none"):
+        return None
+    if "amp" in lowered:
+        return bfloat16 if weights is bfloat16 else float16
+    return _dtype(lowered)
+
+
+def _torch_of(year: float) -> tuple[int, int]:
+    """The release of that time: 2.0 came in March 2023, then about four a year."""
+    if year < 2023.2:
+        return (1, 12)
+    return (2, min(13, int((year - 2023.2) / 0.27)))
+
+
+# --------------------------------------------------------------------------- decoders
+
+
+def _decoder_job(workload: Workload, facts: _Facts, shape: DecoderShape, choices: _Choices) -> Job:
+    library = facts.library
+    if library == "litgpt":
+        # LitGPT keeps a head of its own and one fused projection
+        shape = replace(shape, tied=False, fused_qkv=True, embed_dropout=0, dropout=0, attention_dropout=0)
+    training = workload.task == "train"
+    tensor, pipeline, context = _divisions(workload)
+    shape = _divided(shape, tensor)
+    if pipeline > 1:
+        shape = replace(shape, layers=-(-shape.layers // pipeline))
+    style = _style(workload, facts, choices, training)
+    peft = _adapter(workload, facts, shape)
+    quantised = _quantised(workload.quantisation)
+    compute = facts.weights
+    weights = facts.weights
+    if quantised is not None and library not in ("litgpt", "torchtune") and training and "gptq" not in (
+        workload.quantisation or ""
+    ).lower() and peft is not None:
+        # `prepare_model_for_kbit_training` casts everything that is not packed to fp32
+        weights = float32
+    kept = {"router", "shared_gate"}
+    if library != "litgpt":
+        kept.add("lm_head")
+    make = Projections(quantised, peft, compute=compute, kept_plain=frozenset(kept))
+    batch = workload.micro_batch or 1
+    tokens = -(-_tokens(workload, choices, library) // context)
+    subject = DecoderSubject(shape, style, make, batch, tokens)
+    job = Job(
+        subject,
+        weights,
+        training=training,
+        autocast=facts.autocast if not _is_sharded_mixed(workload) else None,
+        sm=facts.sm,
+        torch_version=facts.torch_version,
+        frozen=peft is not None,
+        loading=workload.task == "load",
+        processes=workload.gpus,
+    )
+    if not training:
+        return _inference_job(workload, facts, job, subject, choices)
+    saves = _saved_modules(workload, peft)
+    if saves:
+        job = replace(job, trainable=lambda name: name.startswith(saves))
+    if peft is not None and style.checkpointing != "none":
+        job = replace(job, input_gradients=True)
+    job = replace(job, update=_update(workload, facts, peft is not None))
+    if (workload.accumulation or 1) > 1 and not job.update.in_backward:
+        job = replace(job, accumulates=True)
+    return _parallel_job(workload, facts, job)
+
+
+def _divisions(workload: Workload) -> tuple[int, int, int]:
+    """Tensor, pipeline and context parallel degrees."""
+    text = workload.parallelism
+    found = {k: int(n) for k, n in re.findall(r"\b(TP|PP|CP)\s*(\d+)", text)}
+    tensor = found.get("TP", 1)
+    if text.strip() == "TP":
+        tensor = workload.gpus
+    pipeline = found.get("PP", 1)
+    if "layer" in text and ("split" in text or "sequential" in text):
+        pipeline = workload.gpus
+    return tensor, pipeline, found.get("CP", 1)
+
+
+def _divided(shape: DecoderShape, by: int) -> DecoderShape:
+    if by == 1:
+        return shape
+    return replace(
+        shape,
+        heads=-(-shape.heads // by),
+        kv_heads=max(1, shape.kv_heads // by),
+        inner=-(-shape.inner // by),
+        vocab=-(-shape.vocab // by),
+    )
+
+
+def _tokens(workload: Workload, choices: _Choices, library: str) -> int:
+    if workload.task != "train":
+        return workload.seq_len or 256
+    if workload.seq_len is not None:
+        return workload.seq_len
+    return int(
+        choices.pick(
+            "seq_len", SHORT_SAMPLE, (256, 1024), "the length is not stated: 512 tokens assumed"
+        )
+    )
+
+
+def _style(workload: Workload, facts: _Facts, choices: _Choices, training: bool) -> Style:
+    library, text = facts.library, (workload.attention or "").lower()
+    attention = "sdpa"
+    if "eager" in text and "flash" not in text or "manual" in text:
+        attention = "eager"
+    elif not text and library == "transformers" and facts.year < 2023.6:
+        attention = "eager"
+    checkpointing = _checkpointing(workload, choices) if training else "none"
+    expand = library in ("litgpt", "torchtune", "torchtitan") or (
+        "flash" not in text and facts.year < 2025.0 and library == "transformers"
+    )
+    if library == "litgpt":
+        loss = "chunked" if workload.loss_chunk else "split"
+    elif workload.chunked:
+        loss = "chunked"
+    elif library == "transformers":
+        loss = "shifted" if facts.year < 2024.9 else "float"
+    else:
+        loss = "float"
+    return Style(
+        fused=workload.compiled,
+        attention=attention,
+        expand_kv=expand and "flash-attention" not in text,
+        logits_fp32=library == "litgpt" or (library == "transformers" and facts.autocast is not None),
+        loss=loss,
+        loss_chunk=workload.loss_chunk or 0,
+        checkpointing=checkpointing,
+        offload="activations" in workload.offload,
+        training=training,
+    )
+
+
+def _checkpointing(workload: Workload, choices: _Choices) -> str:
+    text = workload.checkpointing
+    if text is None:
+        return str(
+            choices.pick(
+                "checkpointing", "none", ("full",), "checkpointing is not stated: none assumed"
+            )
+        )
+    if text in ("false", "none", "no"):
+        return "none"
+    if "selective" in text:
+        return "half" if "2nd" in text or "second" in text else "selective"
+    return "full"
+
+
+_PLACES: Mapping[str, tuple[str, ...]] = {
+    "q": ("q", "q_proj", "query", "q_lin"),
+    "k": ("k", "k_proj", "key"),
+    "v": ("v", "v_proj", "value", "v_lin"),
+    "qkv": ("c_attn", "qkv_proj", "query_key_value", "wqkv", "qkv"),
+    "o": ("o", "o_proj", "output_proj", "projection", "proj", "dense", "attn.c_proj", "c_proj", "out_proj"),
+    "gate": ("gate_proj", "w1", "mlp", "gate_up_proj", "gate", "w2_gate"),
+    "up": ("up_proj", "w2", "w3", "fc1", "mlp", "gate_up_proj", "c_fc", "dense_h_to_4h", "up"),
+    "down": ("down_proj", "fc2", "mlp", "c_proj", "dense_4h_to_h", "down"),
+    "lm_head": ("head", "lm_head"),
+}
+ALL_LINEAR = frozenset({"q", "k", "v", "qkv", "o", "gate", "up", "down"})
+
+
+def _adapter(workload: Workload, facts: _Facts, shape: DecoderShape) -> Adapter | None:
+    peft = workload.peft
+    if peft is None:
+        return None
+    method = str(peft.get("method") or "LoRA").lower()
+    native = facts.library in ("litgpt", "torchtune")
+    dtype: DType | None = None
+    if not native and facts.year >= 2024.4:
+        dtype = float32
+    if "quant" in method or method.startswith("qlora"):
+        dtype = dtype or (None if native else float32)
+    if "adapter" in method:
+        if "v2" in method:
+            return Adapter("v2", 0, ALL_LINEAR | {"lm_head"}, dtype)
+        return Adapter("lora", 1, frozenset({"o"}), dtype)
+    if "lora" not in method and "dora" not in method:
+        raise Unsupported(f"peft method {method!r}", "this way of adapting is not modelled")
+    targets = peft.get("targets")
+    names = {str(t) for t in targets} if isinstance(targets, list | tuple) else set()
+    places = {place for place, words in _PLACES.items() if names & set(words)}
+    if names & {"all-linear", "all"}:
+        places = set(ALL_LINEAR)
+    if not places:
+        places = {"q", "v"} if not method.startswith("qlora") else set(ALL_LINEAR)
+    rank = peft.get("rank")
+    dropout = 0.05 if facts.library != "torchtune" else 0.0
+    return Adapter(
+        "lora", rank if isinstance(rank, int) else 8, frozenset(places), dtype, dropout, not native
+    )
+
+
+def _saved_modules(workload: Workload, adapter: Adapter | None) -> tuple[str, ...]:
+    saved = (workload.peft or {}).get("modules_to_save") or ()
+    if adapter is None or not isinstance(saved, list | tuple):
+        return ()
+    words = {"wte": "embed", "embed_tokens": "embed", "lm_head": "head", "embedding": "embed"}
+    return tuple(words[name] for name in saved if name in words)
+
+
+def _quantised(text: str | None) -> Quantised | None:
+    lowered = (text or "").lower()
+    if not lowered or "kv cache" in lowered or "float8" in lowered or "fp8" in lowered or "nvfp4" in lowered:
+        return None
+    if "mxfp8" in lowered:
+        return None
+    if "nf4" in lowered or "fp4" in lowered or "bnb int4" in lowered or "4-bit" in lowered or "4bit" in lowered:
+        if "double" in lowered or "torchao" in lowered:
+            return Quantised(4, 64, 1.016)
+        return Quantised(4, 64, 4)
+    if "int8" in lowered and ("bnb" in lowered or "llm.int8" in lowered) or "8bit" in lowered:
+        return Quantised(8, 1, 0, dequantises=False, row_scales=True)
+    if "gptq" in lowered or "awq" in lowered or "int4" in lowered:
+        bits = 8 if "int8" in lowered else 4
+        return Quantised(bits, 128, 2.5, dequantises="gptq" in lowered)
+    if "int8" in lowered:
+        return Quantised(8, 1, 0, row_scales=True)
+    raise Unsupported(f"quantisation {text!r}", "this way of storing weights is not known")
+
+
+def _update(workload: Workload, facts: _Facts, adapters: bool) -> Update:
+    text = (workload.optimizer or "AdamW").lower()
+    fused = "fused" in text and "backward" not in text
+    options: dict[str, Any] = {"lr": 1e-4}
+    on_host = "optimizer" in workload.offload or "cpu offload" in text or "zero-offload" in text
+    common: dict[str, Any] = {
+        "in_backward": "in backward" in text or "in bac" in text,
+        "on_host": on_host,
+        "gradients_on_host": "gradients" in workload.offload,
+    }
+    if "muon" in text:
+        return Update("torch.optim.SGD", {**options, "momentum": 0.9}, **common)
+    if "sgd" in text:
+        momentum = 0.9 if "momentum" in text else 0.0
+        return Update("torch.optim.SGD", {**options, "momentum": momentum}, **common)
+    if "adafactor" in text:
+        name = "torch.optim.Adafactor" if facts.library == "torchtune" else "transformers.optimization.Adafactor"
+        return Update(name, options, **common)
+    if "lion" in text:
+        bits = "8bit" if re.search(r"8-?bit", text) else ""
+        return Update(f"bitsandbytes.optim.Lion{bits}" if bits else "lion_pytorch.Lion", options, **common)
+    if re.search(r"4-?bit", text):
+        return Update("torch.optim.AdamW", options, state_bytes=1 + 8 / 128, **common)
+    if "fp8" in text:
+        return Update("torch.optim.AdamW", options, state_bytes=2 + 8 / 256, **common)
+    if re.search(r"8-?bit", text):
+        paged = "Paged" if "paged" in text else ""
+        return Update(f"bitsandbytes.optim.{paged}AdamW8bit", options, **common)
+    if "paged" in text:
+        return Update("bitsandbytes.optim.PagedAdamW", options, **common)
+    if "adam" not in text:
+        raise Unsupported(f"optimizer {workload.optimizer!r}", "this optimizer is not known")
+    if fused or facts.library == "torchtitan":
+        options["fused"] = True
+    elif text.startswith("hf") or facts.torch_version < (2, 0):
+        options["foreach"] = False
+    return Update("torch.optim.AdamW", options, **common)
+
+
+def _is_sharded_mixed(workload: Workload) -> bool:
+    """FSDP with a mixed-precision policy computes in the gathered type; autocast has nothing to cast."""
+    return "FSDP" in workload.parallel and "mixed" in (workload.autocast or "")
+
+
+def _parallel_job(workload: Workload, facts: _Facts, job: Job) -> Job:
+    kind = workload.parallel
+    if "FSDP" in kind:
+        tensor, pipeline, context = _divisions(workload)
+        ways = max(1, workload.gpus // (tensor * pipeline))
+        ways = max(ways, context) if "CP" not in workload.parallelism else max(1, workload.gpus // (tensor * pipeline))
+        mixed = facts.autocast if facts.weights is float32 else None
+        classic = facts.library != "torchtitan" and "FSDP2" not in workload.parallelism
+        sharding = Sharding(
+            ways,
+            mixed if _is_sharded_mixed(workload) else None,
+            float32 if mixed and _is_sharded_mixed(workload) else None,
+            copies_out=not classic,
+            offload="param" in workload.offload,
+        )
+        return replace(job, sharding=sharding, separate_ends=not classic, processes=ways)
+    if "ZeRO" in kind:
+        return _zero_job(workload, facts, job)
+    if "DDP" in kind and workload.gpus > 1:
+        return replace(job, buckets=True)
+    return job
+
+
+#: DeepSpeed's default `reduce_bucket_size` and `allgather_bucket_size`, in elements.
+ZERO_BUCKET = 500_000_000
+
+
+def _zero_job(workload: Workload, facts: _Facts, job: Job) -> Job:
+    text = workload.parallelism.lower() + " " + kind_text(workload)
+    half = facts.autocast or (facts.weights if facts.weights is not float32 else None)
+    weights = half or float32
+    on_host = "optimizer" in workload.offload
+    if "zero-3" in text or "zero3" in text:
+        sharding = Sharding(workload.gpus, None, None, copies_out=True, offload="param" in workload.offload)
+        return replace(
+            job,
+            weights=weights,
+            autocast=None,
+            sharding=sharding,
+            zero=3,
+            zero_on_host=on_host,
+            processes=workload.gpus,
+            static_bytes=0,
+        )
+    bucket = 2 * ZERO_BUCKET * weights.itemsize
+    return replace(
+        job,
+        weights=weights if job.frozen is False else job.weights,
+        autocast=None,
+        zero=2,
+        zero_on_host=on_host,
+        processes=workload.gpus,
+        static_bytes=min(bucket, _model_bytes(job)),
+    )
+
+
+def kind_text(workload: Workload) -> str:
+    return workload.parallel.lower()
+
+
+def _model_bytes(job: Job) -> int:
+    subject: Any = job.subject
+    shape: DecoderShape | None = getattr(subject, "shape", None)
+    if shape is None or job.frozen:
+        return 0
+    return 2 * shape.layers * (4 * shape.hidden**2 + 3 * shape.hidden * shape.inner)
+
+
+# --------------------------------------------------------------------------- inference
+
+
+def _inference_job(
+    workload: Workload, facts: _Facts, job: Job, subject: DecoderSubject, choices: _Choices
+) -> Job:
+    length = workload.seq_len or workload.new_tokens or 0
+    if not length and job.loading:
+        return job
+    if not length:
+        length = int(choices.pick("seq_len", 256, (64, 2048), "the length is not stated: 256 tokens assumed"))
+    prompt = min(length, 256) if "prompt" not in workload.assumption or "short" in workload.assumption else length
+    if workload.attention and ("eager" in workload.attention or "flash" in workload.attention):
+        prompt = length if length > 3000 and "generat" not in workload.assumption else prompt
+    cache_bytes = 1.0 if "int8 kv" in (workload.quantisation or "").lower() else float(facts.weights.itemsize)
+    return replace(
+        job,
+        subject=replace(
+            subject,
+            tokens=max(1, prompt),
+            cached=length,
+            cache_bytes=cache_bytes,
+            loss=False,
+            last_only=facts.library not in ("transformers",) or facts.year > 2024.9,
+        ),
+    )
+
+
+# --------------------------------------------------------------------------- encoders and images
+
+
+def _encoder_job(workload: Workload, facts: _Facts, config: Mapping[str, Any], choices: _Choices) -> Job:
+    fields = dict(config)
+    kind = str(fields.pop("model_type"))
+    if kind not in ("bert", "roberta", "distilbert"):
+        raise Unsupported(f"model_type {kind!r}", "no family for described jobs has this architecture yet")
+    if workload.peft is not None:
+        raise Unsupported("peft on encoders", "adapters are modelled for decoders only")
+    attention = "eager" if "eager" in (workload.attention or "") or facts.year < 2024.4 else "sdpa"
+    subject = TokenClassifier(
+        kind,
+        {**fields, "num_labels": workload.classes or 2},
+        attention,
+        workload.micro_batch or 1,
+        workload.seq_len or int(choices.pick("seq_len", 512, (128,), "512 tokens assumed")),
+        _checkpointing(workload, choices) == "full" if workload.task == "train" else False,
+        "n_layers" if kind == "distilbert" else "num_hidden_layers",
+    )
+    job = Job(
+        subject,
+        facts.weights,
+        training=workload.task == "train",
+        autocast=facts.autocast,
+        sm=facts.sm,
+        torch_version=facts.torch_version,
+        loading=workload.task == "load",
+        processes=workload.gpus,
+    )
+    if workload.task != "train":
+        return job
+    job = replace(job, update=_update(workload, facts, False), accumulates=(workload.accumulation or 1) > 1)
+    return _parallel_job(workload, facts, job)
+
+
+def _image_job(workload: Workload, facts: _Facts, choices: _Choices) -> Job:
+    from torchwise_memory.families import vision
+
+    name = vision.resolve(_required(workload.model, "model"))
+    image = workload.image or vision.image_size(name)
+    manual = "manual" in (workload.attention or "") or "eager" in (workload.attention or "")
+    subject = ImageClassifier(
+        name,
+        int(_required(workload.micro_batch, "micro_batch")),
+        image,
+        workload.classes or 1000,
+        facts.weights,
+        checkpointing=workload.checkpointing == "true",
+        fused=workload.compiled,
+        attention="eager" if manual else "sdpa",
+    )
+    job = Job(
+        subject,
+        facts.weights,
+        training=workload.task == "train",
+        autocast=facts.autocast,
+        sm=facts.sm,
+        torch_version=facts.torch_version,
+        processes=workload.gpus,
+    )
+    if workload.task == "train":
+        job = replace(job, update=_update(workload, facts, False))
+        job = _parallel_job(workload, facts, job)
+    return job

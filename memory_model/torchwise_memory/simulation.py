@@ -1,0 +1,410 @@
+"""One warm training step of a described job, run on the runtime.
+
+Layers that are alike are not all run: memory at a given place of the step (entering layer i, its backward, the
+optimizer) is linear in the number of layers, so two shallow models give every place of the deep one exactly.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from torchwise_memory.classes import CLASSES
+from torchwise_memory.families.projections import Adapted
+from torchwise_memory.library import METHODS
+from torchwise_memory.modules.base import Module
+from torchwise_memory.optimizers.base import Optimizer
+from torchwise_memory.policies.sharding import Order, Sharding, shard
+from torchwise_memory.report import Phase
+from torchwise_memory.runtime.contexts import Autocast, GradMode
+from torchwise_memory.runtime.device import CPU
+from torchwise_memory.runtime.dtypes import DType, uint8
+from torchwise_memory.runtime.ledger import StorageKind
+from torchwise_memory.runtime.tensor import Parameter, Tensor
+from torchwise_memory.runtime.world import World
+
+#: Depths that are run in place of a deeper model; at the first, every place already has its neighbours.
+SHALLOW = (4, 5)
+FUEL = 10_000_000
+
+
+class Subject(Protocol):
+    """What is trained or run."""
+
+    @property
+    def layers(self) -> int:
+        """How many layers are alike."""
+        ...
+
+    def build(self, w: World, layers: int) -> Module: ...
+
+    def blocks(self, model: Module) -> list[Module]:
+        """The layers that are alike, in order."""
+        ...
+
+    def run(self, w: World, model: Module) -> Tensor:
+        """Forward: the loss in training, the output otherwise."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """The optimizer: a class of `CLASSES` and its options. In backward: a step a gradient, none are kept.
+
+    state_bytes: a value of the parameter, in place of the class's own states; None leaves them. on_host: the
+    states are there.
+    """
+
+    name: str | None
+    options: dict[str, Any] = field(default_factory=dict)
+    in_backward: bool = False
+    state_bytes: float | None = None
+    on_host: bool = False
+    gradients_on_host: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """How a subject is run.
+
+    weights: type of parameters; autocast: of matrix products, None without. sharding: by layer, None keeps
+    parameters whole. buckets: a copy of gradients for all-reduce. accumulates: gradients of earlier
+    micro-batches are alive. zero: DeepSpeed stage (1 or 2), over `processes`. static_bytes: held throughout.
+    frozen: only adapters train. loading: the peak is that of loading, weights alone.
+    """
+
+    subject: Subject
+    weights: DType
+    training: bool = True
+    autocast: DType | None = None
+    update: Update = field(default_factory=lambda: Update(None))
+    frozen: bool = False
+    trainable: Callable[[str], bool] | None = None
+    sharding: Sharding | None = None
+    separate_ends: bool = False
+    buckets: bool = False
+    accumulates: bool = False
+    processes: int = 1
+    zero: int = 0
+    zero_on_host: bool = False
+    static_bytes: int = 0
+    loading: bool = False
+    sm: int = 80
+    torch_version: tuple[int, int] = (2, 13)
+    input_gradients: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """Bytes of a step: the peak of each phase, and what stays. parameters count once, shards or not."""
+
+    allocated: int
+    phase: Phase
+    weights: int
+    gradients: int
+    optimizer: int
+    parameters: int
+    trainable: int
+
+
+class RoundingAllocator:
+    """Counts blocks of 512 bytes; no segments."""
+
+    def __init__(self) -> None:
+        self.allocated = self.peak_allocated = self.reserved = self.peak_reserved = 0
+
+    def malloc(self, bytes_: int) -> _Block:
+        block = _Block(-(-bytes_ // 512) * 512)
+        self.allocated += block.size
+        self.peak_allocated = max(self.peak_allocated, self.allocated)
+        return block
+
+    def free(self, block: _Block) -> None:
+        self.allocated -= block.size
+
+
+class _Block:
+    __slots__ = ("size",)
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+
+def simulate(job: Job, shallow: bool = True) -> Simulated:
+    """The peak of a warm step. `shallow` False runs every layer."""
+    total = job.subject.layers
+    if not shallow or total <= SHALLOW[1] + 1:
+        return _summed(_places(job, total), _places(job, total), total, total)
+    low, high = SHALLOW
+    return _summed(_places(job, low), _places(job, high), low, total)
+
+
+@dataclass(slots=True)
+class _Places:
+    """Peaks by place of the step, and sums of kinds; keys are the same at every depth."""
+
+    peaks: dict[tuple[str, int], int] = field(default_factory=dict)
+    phases: dict[tuple[str, int], Phase] = field(default_factory=dict)
+    sums: dict[str, int] = field(default_factory=dict)
+
+
+def _summed(a: _Places, b: _Places, depth: int, total: int) -> Simulated:
+    def at(low: int, high: int) -> int:
+        return low + (high - low) * (total - depth)
+
+    peaks = {key: at(value, b.peaks[key]) for key, value in a.peaks.items() if key in b.peaks}
+    place = max(peaks, key=lambda key: peaks[key])
+    sums = {name: at(value, b.sums[name]) for name, value in a.sums.items()}
+    return Simulated(peaks[place], a.phases[place], **sums)
+
+
+class _Watch:
+    """Splits the step into places: before the layers, each layer's forward, between, backwards, after."""
+
+    def __init__(self, w: World, depth: int) -> None:
+        self.w = w
+        self.depth = depth
+        self.places = _Places()
+        self.place = ("before", 0)
+
+    def start(self) -> None:
+        self.w.ledger.watch()
+
+    def enter(self, place: tuple[str, int]) -> None:
+        ledger = self.w.ledger
+        known = self.places.peaks.get(self.place, 0)
+        if ledger.peak_bytes > known:
+            self.places.peaks[self.place] = ledger.peak_bytes
+            self.places.phases[self.place] = ledger.peak_phase
+        self.place = place
+        ledger.peak_bytes = ledger.allocator.allocated
+        ledger.peak_phase = ledger.phase
+
+    def key(self, name: str, index: int) -> tuple[str, int]:
+        """Layers near the start count from there, others from the end, so that depths share keys."""
+        return name, index if index < 2 else index - self.depth
+
+
+class _Marker:
+    """The policy that tells the watch where the step is. Weak: the watch holds the world."""
+
+    def __init__(self, watch: _Watch, index: int) -> None:
+        self.watch = weakref.ref(watch)
+        self.index = index
+
+    def enter(self, w: World, module: Module) -> None:
+        watch = self.watch()
+        if watch is not None and w.backward_depth == 0:
+            watch.enter(watch.key("forward", self.index))
+
+    def leave(self, w: World, module: Module, output: object) -> object:
+        watch = self.watch()
+        if watch is None or w.backward_depth:
+            return output
+        if self.index == watch.depth - 1:
+            watch.enter(("between", 0))
+        if isinstance(output, Tensor) and output.node is not None:
+            hook = _Before(self.watch, self.index)
+            output.node.hooks = [*(output.node.hooks or ()), (output.index, hook)]
+        return output
+
+
+class _Before:
+    def __init__(self, watch: weakref.ref[_Watch], index: int) -> None:
+        self.watch, self.index = watch, index
+
+    def __call__(self, w: World, gradient: Tensor) -> Tensor | None:
+        watch = self.watch()
+        if watch is not None:
+            watch.enter(watch.key("backward", self.index))
+        return None
+
+
+def _places(job: Job, depth: int) -> _Places:
+    w = World(RoundingAllocator(), sm=job.sm, fuel=FUEL, torch_version=job.torch_version)
+    w.world_size = job.processes
+    try:
+        return _step(w, job, depth)
+    finally:
+        w.close()
+
+
+def _step(w: World, job: Job, depth: int) -> _Places:
+    w.default_dtype = job.weights
+    model = job.subject.build(w, depth)
+    model.train(w, job.training)
+    if job.frozen:
+        _freeze(model)
+    for name, parameter in model.walk_parameters():
+        if job.trainable is not None and job.trainable(name):
+            parameter.requires_grad = True
+    if job.input_gradients:
+        model.fields["input_require_grads"] = True
+    watch = _Watch(w, depth)
+    held = [_held(w, job.static_bytes)]
+    parameters = [p for _, p in model.walk_parameters()]
+    counts = (_count(model, parameters), sum(p.numel for p in parameters if p.requires_grad))
+    if job.sharding is not None:
+        _shard(w, job, model)
+    weights = w.ledger.allocator.allocated - job.static_bytes
+    for index, block in enumerate(job.subject.blocks(model)):
+        block.policies.insert(0, _Marker(watch, index))
+    trained = [p for p in parameters if p.requires_grad]
+    optimizer, states = _prepared(w, job, trained, held) if job.training else (None, 0)
+    gradients = sum(p.bytes for p in trained if not p.device.type == "cpu") if trained else 0
+    if job.training and not job.loading:
+        _train(w, job, model, optimizer, trained, watch, held)
+    elif not job.loading:
+        _infer(w, job, model, watch)
+    else:
+        watch.start()
+    watch.enter(("end", 0))
+    watch.places.sums = {
+        "weights": weights,
+        "gradients": gradients if job.training else 0,
+        "optimizer": states,
+        "parameters": counts[0],
+        "trainable": counts[1],
+    }
+    return watch.places
+
+
+def _held(w: World, bytes_: int) -> Tensor | None:
+    return w.new((bytes_,), uint8, "held throughout", kind=StorageKind.BUFFERS) if bytes_ > 0 else None
+
+
+def _count(model: Module, parameters: Iterable[Parameter]) -> int:
+    """Parameters as the model card counts them: packed weights unpacked."""
+    total = sum(p.numel for p in parameters)
+    for _, module in model.walk():
+        quantised = getattr(module, "quantised", None)
+        if quantised is not None:
+            total += module.rows * module.columns - module.tensor("weight").numel  # type: ignore[attr-defined]
+    return total
+
+
+def _freeze(model: Module) -> None:
+    kept = {
+        id(p)
+        for _, module in model.walk()
+        if isinstance(module, Adapted)
+        for p in module.parameters.values()
+        if p is not None
+    }
+    for _, parameter in model.walk_parameters():
+        parameter.requires_grad = id(parameter) in kept
+
+
+def _shard(w: World, job: Job, model: Module) -> None:
+    assert job.sharding is not None
+    order = Order()
+    for block in job.subject.blocks(model):
+        shard(w, block, job.sharding, order)
+    if job.separate_ends:
+        for name in ("embed", "head"):
+            part = model.children.get(name)
+            if part is not None and not (name == "head" and _is_tied(model)):
+                shard(w, part, job.sharding, order)
+    shard(w, model, job.sharding, order)
+
+
+def _is_tied(model: Module) -> bool:
+    embed, head = model.children.get("embed"), model.children.get("head")
+    if embed is None or head is None:
+        return False
+    return embed.parameters.get("weight") is head.parameters.get("weight")
+
+
+def _prepared(
+    w: World, job: Job, trained: list[Parameter], held: list[Tensor | None]
+) -> tuple[Optimizer | None, int]:
+    """The optimizer with the states of earlier steps, and how many bytes those are."""
+    before = w.ledger.allocator.allocated
+    update = job.update
+    optimizer: Optimizer | None = None
+    if job.zero:
+        held.append(_zero_states(w, job, trained))
+    elif update.state_bytes is not None:
+        count = sum(p.numel for p in trained)
+        held.append(_held(w, 0 if update.on_host else int(count * update.state_bytes)))
+    if update.name is not None and trained:
+        native = CLASSES[update.name]
+        optimizer = native.make()  # type: ignore[assignment]
+        assert isinstance(optimizer, Optimizer)
+        native.construct(w, optimizer, list(trained), **update.options)
+        if not (update.on_host or job.zero or update.state_bytes is not None):
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    optimizer.state[parameter] = optimizer.new_state(w, group, parameter)
+    return optimizer, w.ledger.allocator.allocated - before
+
+
+def _zero_states(w: World, job: Job, trained: list[Parameter]) -> Tensor | None:
+    """DeepSpeed: an fp32 master copy and two moments of this process's partition."""
+    count = sum(p.numel for p in trained)
+    share = -(-count // job.processes)
+    return _held(w, 0 if job.zero_on_host else 12 * share)
+
+
+def _train(
+    w: World,
+    job: Job,
+    model: Module,
+    optimizer: Optimizer | None,
+    trained: list[Parameter],
+    watch: _Watch,
+    held: list[Tensor | None],
+) -> None:
+    if job.buckets:
+        held.append(_held(w, sum(p.bytes for p in trained)))
+    if job.accumulates and not job.update.in_backward and not job.zero:
+        for parameter in trained:
+            parameter.grad = w.like(parameter, "accumulated gradient")
+    if job.update.in_backward or job.update.gradients_on_host or job.zero >= 2:
+        share = -(-sum(p.bytes for p in trained) // job.processes) if job.zero >= 2 else 0
+        held.append(_held(w, 0 if job.zero_on_host else share))
+        for parameter in trained:
+            parameter.accumulated_hooks = [*(parameter.accumulated_hooks or ()), _drop_gradient]
+    watch.start()
+    autocast = Autocast("cuda", job.autocast)
+    if job.autocast is not None:
+        autocast.enter(w)
+    loss = job.subject.run(w, model)
+    if job.autocast is not None:
+        autocast.leave(w)
+    w.phase = Phase.FORWARD
+    METHODS["backward"].call(w, loss)
+    del loss
+    watch.enter(("optimizer", 0))
+    w.phase = Phase.OPTIMIZER
+    if job.zero:
+        share = -(-sum(p.numel for p in trained) // job.processes)
+        fp32_gradients = _held(w, 0 if job.zero_on_host else 4 * share)
+        del fp32_gradients
+    elif optimizer is not None and not job.update.in_backward and not job.update.on_host:
+        if job.update.state_bytes is None:
+            optimizer.step(w)
+    w.phase = Phase.FORWARD
+    held.clear()
+
+
+def _drop_gradient(w: World, leaf: Tensor) -> None:
+    leaf.grad = None
+
+
+def _infer(w: World, job: Job, model: Module, watch: _Watch) -> None:
+    mode, autocast = GradMode(False), Autocast("cuda", job.autocast)
+    mode.enter(w)
+    if job.autocast is not None:
+        autocast.enter(w)
+    watch.start()
+    output = job.subject.run(w, model)
+    del output
+    if job.autocast is not None:
+        autocast.leave(w)
+    mode.leave(w)
+
+
+__all__ = ["CPU", "SHALLOW", "Job", "Simulated", "Subject", "Update", "simulate"]

@@ -1,0 +1,142 @@
+"""What described jobs train or run, as the simulation wants it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torchwise_memory.families.decoder import Decoder, DecoderShape, Style
+from torchwise_memory.families.projections import Projections
+from torchwise_memory.modules.base import Module, call
+from torchwise_memory.modules.ops import method
+from torchwise_memory.runtime.dtypes import DType, int64, uint8
+from torchwise_memory.runtime.ledger import StorageKind
+from torchwise_memory.runtime.tensor import Tensor
+from torchwise_memory.runtime.world import World
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderSubject:
+    """A language model over (batch, tokens); cached: keys and values kept a layer, in `cache_bytes` a value."""
+
+    shape: DecoderShape
+    style: Style
+    make: Projections
+    batch: int
+    tokens: int
+    cached: int = 0
+    cache_bytes: float = 2.0
+    loss: bool = True
+    last_only: bool = True
+
+    @property
+    def layers(self) -> int:
+        return self.shape.layers
+
+    def build(self, w: World, layers: int) -> Module:
+        model = Decoder()
+        model.build(w, self.shape, self.style, self.make, layers)
+        if self.cached:
+            values = 2 * self.batch * self.cached * self.shape.kv_heads * self.shape.head_dim * layers
+            size = int(values * self.cache_bytes)
+            model.fields["cache"] = w.new((size,), uint8, "key/value cache", kind=StorageKind.BUFFERS)
+        return model.to(w, "cuda")
+
+    def blocks(self, model: Module) -> list[Module]:
+        assert isinstance(model, Decoder)
+        return model.blocks
+
+    def run(self, w: World, model: Module) -> Tensor:
+        tokens = w.new((self.batch, self.tokens), int64, "tokens", kind=StorageKind.INPUT)
+        labels = tokens if self.loss else None
+        result = call(w, model, (tokens, labels, not self.loss and self.last_only), {})
+        assert isinstance(result, Tensor)
+        return result
+
+
+@dataclass(frozen=True, slots=True)
+class TokenClassifier:
+    """An encoder of transformers with a classification head."""
+
+    kind: str
+    config: dict[str, object]
+    attention: str
+    batch: int
+    tokens: int
+    checkpointing: bool = False
+    depth_field: str = "num_hidden_layers"
+    head: str = "AutoModelForSequenceClassification"
+
+    @property
+    def layers(self) -> int:
+        depth = self.config[self.depth_field]
+        assert isinstance(depth, int)
+        return depth
+
+    def build(self, w: World, layers: int) -> Module:
+        from torchwise_memory import families
+
+        config = families.config_of(self.kind, **{**self.config, self.depth_field: layers})
+        model = families.build(w, self.head, config, w.default_dtype, self.attention)
+        if self.checkpointing:
+            model.gradient_checkpointing_enable(w, {"use_reentrant": False})
+        return model.to(w, "cuda")
+
+    def blocks(self, model: Module) -> list[Module]:
+        found = [module for _, module in model.walk() if type(module).__name__ in ("BertLayer", "DistilBertBlock")]
+        return found
+
+    def run(self, w: World, model: Module) -> Tensor:
+        tokens = w.new((self.batch, self.tokens), int64, "tokens", kind=StorageKind.INPUT)
+        labels = w.new((self.batch,), int64, "labels", kind=StorageKind.INPUT)
+        outputs = call(w, model, (), {"input_ids": tokens, "labels": labels})
+        loss = outputs.lookup("loss")  # type: ignore[attr-defined]
+        assert isinstance(loss, Tensor)
+        return loss
+
+
+@dataclass(frozen=True, slots=True)
+class ImageClassifier:
+    """A classifier over pixels; `make` builds the model with so many of its alike layers."""
+
+    name: str
+    batch: int
+    image: tuple[int, int]
+    classes: int
+    dtype: DType
+    channels_last: bool = False
+    checkpointing: bool = False
+    fused: bool = False
+    attention: str = "sdpa"
+
+    @property
+    def layers(self) -> int:
+        from torchwise_memory.families import vision
+
+        return vision.depth(self.name)
+
+    def build(self, w: World, layers: int) -> Module:
+        from torchwise_memory.families import vision
+
+        options = vision.Options(
+            checkpointing=self.checkpointing, fused=self.fused, attention=self.attention
+        )
+        model = vision.build(w, self.name, self.classes, self.image, options, layers)
+        return model.to(w, "cuda")
+
+    def blocks(self, model: Module) -> list[Module]:
+        from torchwise_memory.families import vision
+
+        return vision.blocks(self.name, model)
+
+    def run(self, w: World, model: Module) -> Tensor:
+        from torchwise_memory.modules.ops import functional
+
+        pixels = w.new((self.batch, 3, *self.image), self.dtype, "pixels", kind=StorageKind.INPUT)
+        labels = w.new((self.batch,), int64, "labels", kind=StorageKind.INPUT)
+        logits = call(w, model, (pixels,), {})
+        assert isinstance(logits, Tensor)
+        if w.autocast_dtype is None and logits.dtype.itemsize == 2:
+            logits = method(w, "float", logits)
+        loss = functional(w, "cross_entropy", logits, labels)
+        assert isinstance(loss, Tensor)
+        return loss

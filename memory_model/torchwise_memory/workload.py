@@ -1,0 +1,287 @@
+"""A job described by facts instead of a script: read strictly, run on the runtime, answered with intervals.
+
+A description is one JSON object with the fields of `Workload`; what it leaves out is filled by what the named
+library does by default, and each such filling is a `Choice` with its alternatives. The interval is the hull of
+the alternatives widened by the modelling error of the metric (`calibration.py` says where that comes from).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torchwise_memory import hardware
+from torchwise_memory.calibration import widened
+from torchwise_memory.hardware import Gpu
+from torchwise_memory.jobs import Options, job_of
+from torchwise_memory.report import GpuVerdict, Interval, Peak, Phase, PlanField, Source, Verdict
+from torchwise_memory.reserved import reserved_bytes
+from torchwise_memory.runtime.errors import OutOfFuel, Unsupported
+from torchwise_memory.simulation import Simulated, simulate
+from torchwise_memory.verdict import device_peak, verdict
+
+MAX_ALTERNATIVES = 6
+
+
+class WorkloadError(ValueError):
+    """A description that cannot be read; the message names the field."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """The facts. None: not stated. Sizes are those of one GPU.
+
+    config: fields of a `config.json`, in place of a known model. task: "train", "generate", "inference" or
+    "load". parallel: "none", "DDP", "FSDP", "ZeRO", or words that contain them. metric: the one asked for.
+    """
+
+    model: str | None = None
+    config: Mapping[str, Any] | None = None
+    parameters: int | None = None
+    trainable: int | None = None
+    task: str = "train"
+    gpu: str | None = None
+    gpus: int = 1
+    parallel: str = "none"
+    parallelism: str = ""
+    offload: str = ""
+    micro_batch: int | None = None
+    accumulation: int | None = None
+    seq_len: int | None = None
+    image: tuple[int, int] | None = None
+    classes: int | None = None
+    weights: str | None = None
+    autocast: str | None = None
+    quantisation: str | None = None
+    optimizer: str | None = None
+    peft: Mapping[str, Any] | None = None
+    checkpointing: str | None = None
+    attention: str | None = None
+    compiled: bool = False
+    loss_chunk: int | None = None
+    chunked: bool = False
+    framework: str = ""
+    year: float | None = None
+    torch_version: tuple[int, int] | None = None
+    metric: str | None = None
+    assumption: str = ""
+    new_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """peak: all three metrics; None inside where nothing can be said, and `why` says what was missing."""
+
+    peak: Peak
+    verdict: Verdict
+    why: str = ""
+    phase: Phase | None = None
+    parameters: int | None = None
+    trainable: int | None = None
+    breakdown: Mapping[str, int] = field(default_factory=dict)
+    plan: Mapping[str, PlanField] = field(default_factory=dict)
+    assumptions: tuple[str, ...] = ()
+    gpu: GpuVerdict | None = None
+
+
+UNKNOWN = Peak(None, None, None)
+
+
+def read(row: Mapping[str, Any]) -> Workload:
+    """A JSON object. Raises WorkloadError for a field of the wrong kind."""
+    source: Any = row.get("source") or {}
+    texts = [str(source.get(k) or "") for k in ("path", "document", "key", "version")] if source else []
+    version = str(row.get("version") or (texts[3] if texts else ""))
+    checkpointing = row.get("grad_checkpointing")
+    chunk = row.get("loss_chunk")
+    return Workload(
+        model=_text(row, "model"),
+        config=_mapping(row, "config"),
+        parameters=_integer(row, "params_count"),
+        trainable=_integer(row, "trainable_params"),
+        task=_text(row, "task") or "train",
+        gpu=_text(row, "gpu"),
+        gpus=_integer(row, "n_gpus") or 1,
+        parallel=_text(row, "parallel_class") or "none",
+        parallelism=_text(row, "parallelism") or "",
+        offload=_text(row, "offload") or "",
+        micro_batch=_integer(row, "micro_batch"),
+        accumulation=_integer(row, "grad_accum"),
+        seq_len=_integer(row, "seq_len"),
+        image=_image(row),
+        classes=_integer(row, "num_classes"),
+        weights=_text(row, "weights_dtype"),
+        autocast=_text(row, "autocast"),
+        quantisation=_text(row, "quantisation"),
+        optimizer=_text(row, "optimizer"),
+        peft=_mapping(row, "peft"),
+        checkpointing=None if checkpointing is None else str(checkpointing).lower(),
+        attention=_text(row, "attention"),
+        compiled=bool(row.get("compile")),
+        loss_chunk=chunk if isinstance(chunk, int) and not isinstance(chunk, bool) else None,
+        chunked=chunk is not None and chunk is not False,
+        framework=_text(row, "framework") or _framework(" ".join(texts)),
+        year=_year(version),
+        torch_version=_torch(version),
+        metric=_text(row, "metric_asked"),
+        assumption=_text(row, "assumption") or "",
+        new_tokens=_integer(row, "new_tokens"),
+    )
+
+
+def _text(row: Mapping[str, Any], name: str) -> str | None:
+    value = row.get(name)
+    if value is None or isinstance(value, str):
+        return value
+    raise WorkloadError(f"{name}: expected a string, found {type(value).__name__}")
+
+
+def _integer(row: Mapping[str, Any], name: str) -> int | None:
+    value = row.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0 or value != int(value):
+        raise WorkloadError(f"{name}: expected a whole number of at least 0, found {value!r}")
+    return int(value)
+
+
+def _mapping(row: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
+    value = row.get(name)
+    if value is None or isinstance(value, Mapping):
+        return value
+    raise WorkloadError(f"{name}: expected an object, found {type(value).__name__}")
+
+
+def _image(row: Mapping[str, Any]) -> tuple[int, int] | None:
+    value = row.get("image_size")
+    if value is None:
+        return None
+    if isinstance(value, int):
+        return value, value
+    numbers = [int(n) for n in re.findall(r"\d+", str(value))]
+    return (numbers[0], numbers[1]) if len(numbers) == 2 else None
+
+
+_FRAMEWORKS = (
+    ("litgpt", r"lit-?gpt|lightning-ai"),
+    ("torchtitan", r"torchtitan|workflows/training|pretraining\.rst|moe_training|float8nocompile"),
+    ("torchtune", r"torchtune"),
+    ("timm", r"timm|pytorch-image-models"),
+    ("detectron2", r"detectron2"),
+    ("mmdet", r"mmdetection|openmmlab"),
+    ("diffusers", r"diffusers"),
+    ("unsloth", r"unsloth"),
+    ("axolotl", r"axolotl"),
+    ("transformers", r"huggingface|transformers|peft|trl|accelerate|deepspeed|qwen|llama-?factory"),
+)
+
+
+def _framework(text: str) -> str:
+    lowered = text.lower()
+    return next((name for name, pattern in _FRAMEWORKS if re.search(pattern, lowered)), "")
+
+
+def _year(version: str) -> float | None:
+    """The first date or year in a text, as a fraction of years."""
+    dated = re.search(r"(20\d\d)-(\d\d)", version)
+    if dated:
+        return int(dated[1]) + (int(dated[2]) - 1) / 12
+    year = re.search(r"\b(20\d\d)\b", version)
+    return int(year[1]) + 0.5 if year else None
+
+
+def _torch(version: str) -> tuple[int, int] | None:
+    found = re.search(r"torch\s*(\d+)\.(\d+)", version)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def run(workload: Workload) -> Answer:
+    """The peak of a warm step. Raises nothing for what cannot be known: the answer's `why` says it."""
+    card = _card(workload.gpu)
+    try:
+        first, choices = job_of(workload, Options(), card)
+        simulated = simulate(first)
+    except (Unsupported, OutOfFuel, LookupError) as error:
+        return Answer(UNKNOWN, Verdict.UNKNOWN, why=str(error))
+    others: list[Simulated] = []
+    for name, value in [(c.name, v) for c in choices for v in c.others][:MAX_ALTERNATIVES]:
+        try:
+            others.append(simulate(job_of(workload, Options({name: value}), card)[0]))
+        except (Unsupported, OutOfFuel, LookupError):
+            continue
+    allocated = _hull(simulated.allocated, [o.allocated for o in others])
+    reserved = _hull(
+        reserved_bytes(simulated, first, card), [reserved_bytes(o, first, card) for o in others]
+    )
+    return _answer(workload, card, simulated, allocated, reserved, tuple(c.sentence for c in choices))
+
+
+def _hull(point: int, others: list[int]) -> Interval:
+    return Interval(min([point, *others]), point, max([point, *others]))
+
+
+def _answer(
+    workload: Workload,
+    card: Gpu | None,
+    simulated: Simulated,
+    allocated: Interval,
+    reserved: Interval,
+    assumptions: tuple[str, ...],
+) -> Answer:
+    allocated = widened(allocated, "allocated", workload.task)
+    reserved = widened(reserved, "reserved", workload.task)
+    device = device_peak(reserved, card or _ANY_CARD, workload.gpus)
+    judged = verdict(reserved, allocated, card, workload.gpus) if card is not None else None
+    rest = simulated.allocated - simulated.weights - simulated.optimizer
+    gradients = min(simulated.gradients, rest) if simulated.phase is Phase.OPTIMIZER else 0
+    return Answer(
+        Peak(allocated, reserved, device),
+        judged.verdict if judged is not None else Verdict.UNKNOWN,
+        "" if card is not None else "the card is not known",
+        simulated.phase,
+        simulated.parameters,
+        simulated.trainable,
+        {
+            "weights": simulated.weights,
+            "gradients": gradients,
+            "optimizer": simulated.optimizer,
+            "activations": rest - gradients,
+        },
+        plan_of(workload),
+        assumptions,
+        judged,
+    )
+
+
+def plan_of(workload: Workload) -> dict[str, PlanField]:
+    """What was stated, as the plan of an estimate."""
+    stated: dict[str, str | int | None] = {
+        "model": workload.model,
+        "micro_batch": workload.micro_batch,
+        "seq_len": workload.seq_len,
+        "precision": workload.weights,
+        "autocast": workload.autocast,
+        "optimizer": workload.optimizer,
+        "checkpointing": workload.checkpointing,
+        "quantisation": workload.quantisation,
+        "parallel": workload.parallel if workload.gpus > 1 else None,
+        "gpus": workload.gpus,
+    }
+    return {
+        name: PlanField(value, Source.CONFIGURED) for name, value in stated.items() if value is not None
+    }
+
+
+def _card(name: str | None) -> Gpu | None:
+    if name is None:
+        return None
+    try:
+        return hardware.find(name)
+    except LookupError:
+        return None
+
+
+#: Stands in for a card that is not stated, where only the context matters.
+_ANY_CARD = hardware.find("a100-80gb")
