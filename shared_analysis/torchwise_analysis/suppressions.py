@@ -42,6 +42,8 @@ _NOQA = re.compile(
     r"#\s*noqa\b(?P<codes>\s*:\s*(?P<list>[A-Z]+[0-9]+(?:[\s,]+[A-Z]+[0-9]+)*))?", re.IGNORECASE
 )
 _WORD = re.compile(r"[^,\s]+")
+# The interpreter's and the encoding's line have to come first.
+_BEFORE_EVERYTHING = re.compile(r"#!|#.*coding[:=]")
 
 
 class Comment(NamedTuple):
@@ -146,6 +148,35 @@ def ignore_here(file: SourceFile, finding: Finding, reason: str = "") -> Fix:
         ):
             break
     return Fix(f"Ignore {finding.rule} here", Safety.SAFE, (edit,))
+
+
+def ignore_in_file(file: SourceFile, finding: Finding) -> Fix:
+    """The fix that writes `# torchwise: ignore-file[...]` above the first statement, or adds to one there."""
+    title = f"Ignore {finding.rule} in this file"
+    first_statement = min((node.span.line for node in file.module.body), default=len(file.lines))
+    for comment in comments(file.text):
+        match = _OURS.search(comment.text)
+        if comment.line >= first_statement or match is None or file.line(comment.line)[: comment.column]:
+            continue
+        if match["kind"] == "ignore-file" and match["names"] is not None:
+            separator = ", " if match["names"].strip() else ""
+            text = separator + finding.rule
+            edit = insert_at(file, comment.line, comment.column + match.end("names"), text)
+            return Fix(title, Safety.SAFE, (edit,))
+    line = 0
+    while line < 2 and _BEFORE_EVERYTHING.match(file.line(line)):
+        line += 1
+    text = f"# torchwise: ignore-file[{finding.rule}]{file.newline}"
+    return Fix(title, Safety.SAFE, (insert_at(file, line, 0, text),))
+
+
+def named_in_comments(text: str) -> Iterable[tuple[str, Span]]:
+    """Each word in the brackets of our comments, with its place: for help on it."""
+    for comment in comments(text):
+        for match in _OURS.finditer(comment.text):
+            for word in _WORD.finditer(match["names"] or ""):
+                start = comment.column + match.start("names") + word.start()
+                yield word[0], Span(comment.line, start, comment.line, start + len(word[0]))
 
 
 def _suppressions(file: SourceFile, names: Mapping[str, str], settings: Settings) -> Iterable[Suppression]:

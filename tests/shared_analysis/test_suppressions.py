@@ -8,7 +8,7 @@ from torchwise_analysis.findings import Also, Confidence, Finding, Place, Severi
 from torchwise_analysis.fixes import SourceFile, apply_edits
 from torchwise_analysis.settings import Settings
 from torchwise_analysis.source.nodes import Span
-from torchwise_analysis.suppressions import apply, comments, ignore_here
+from torchwise_analysis.suppressions import apply, comments, ignore_here, ignore_in_file, named_in_comments
 
 NAMES = {
     "retained-graph": "retained-graph",
@@ -211,3 +211,35 @@ def test_comments_of_another_file_silence_what_lies_there() -> None:
     there = Finding("TW101", "retained-graph", Severity.ERROR, Confidence.CERTAIN, "", place)
     left, silenced = apply(SourceFile("a.py", "y = 1\n"), [there], Settings(), NAMES, ALL, others=[other])
     assert (left, silenced) == ((), 1)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("", "# torchwise: ignore-file[retained-graph]\r\n"),
+        (
+            "#!/usr/bin/python\r\n# -*- coding: utf-8 -*-\r\n",
+            "#!/usr/bin/python\r\n# -*- coding: utf-8 -*-\r\n# torchwise: ignore-file[retained-graph]\r\n",
+        ),
+        ("# why\r\n", "# torchwise: ignore-file[retained-graph]\r\n# why\r\n"),
+        (
+            "# torchwise: ignore-file[unguarded-eval] -- x\r\n",
+            "# torchwise: ignore-file[unguarded-eval, retained-graph] -- x\r\n",
+        ),
+    ],
+)
+def test_the_fix_for_the_whole_file_silences_every_line(before: str, after: str) -> None:
+    code = '"""Doc."""\r\nxs.append(loss)\r\n'
+    file = SourceFile("a.py", before + code)
+    line = before.count("\n") + 1
+    text = apply_edits(file, ignore_in_file(file, finding("retained-graph", line)).edits)
+    assert text == after + code
+    assert check(text, finding("retained-graph", 5), finding("retained-graph", 9))[0] == []
+
+
+def test_words_in_brackets_are_found_in_comments_only() -> None:
+    text = 's = "# torchwise: ignore[no]"\nx = 1  # torchwise: ignore[retained-graph, TW2]\n'
+    assert [(word, span.line, span.column) for word, span in named_in_comments(text)] == [
+        ("retained-graph", 1, 27),
+        ("TW2", 1, 43),
+    ]
