@@ -449,7 +449,8 @@ def _filter(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
 
 def _filtered(it: Interpreter, function: Value, source: Iterator[Value]) -> Iterator[Value]:
     for item in source:
-        if it.truth(item if function is None else it.call(function, [item], {})):
+        verdict = item if function is None else it.call(function, [item], {})
+        if (it.undecided(verdict) and not it.module_depth) or it.truth(verdict):
             yield item
 
 

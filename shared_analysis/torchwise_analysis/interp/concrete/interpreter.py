@@ -277,7 +277,9 @@ class Interpreter:
         for name in ("__bool__", "__len__"):
             method = value.cls.find(name)
             if method is not MISSING:
-                return self.truth(self.call(method, [value], {}))
+                answer = self.call(method, [value], {})
+                # what has a length that is not known (data, say) is not empty
+                return True if name == "__len__" and isinstance(answer, Symbol) else self.truth(answer)
         return True if value.payload is None else self.truth(value.payload)
 
     # -- binding of names

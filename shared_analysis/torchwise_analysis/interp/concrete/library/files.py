@@ -107,8 +107,12 @@ def open_file(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
     if writes:
         return file_object(None, "an output file", binary=False)
     content = None if shown is None else read_text(it, shown)
-    name = "a file" if shown is None else relative(it, shown)
+    name = _unread_name(args[0] if args else None) if shown is None else relative(it, shown)
     return file_object(content, name, binary=isinstance(mode, str) and "b" in mode)
+
+
+def _unread_name(value: Value) -> str:
+    return f"the file that {value.why} names" if isinstance(value, (Unknown, Symbol)) else "a file"
 
 
 def file_object(content: str | None, name: str, binary: bool) -> Opaque:

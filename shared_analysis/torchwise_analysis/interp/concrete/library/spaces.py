@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from torchwise_analysis.interp.concrete.library import configs, data, files, huggingface, images, numbers, torchspace, training, vision
+from torchwise_analysis.interp.concrete.library import configs, data, files, gymnasium, huggingface, images, numbers, torchspace, training, vision
 from torchwise_analysis.interp.concrete.library.stdlib import standard_modules
 from torchwise_analysis.interp.concrete.values import MISSING, Builtin, Class, Namespace, Opaque, Value
 from torchwise_memory.classes import CLASS_FUNCTIONS, CLASSES
@@ -58,6 +58,7 @@ class Spaces:
             "yacs.config": configs.yacs_module,
             "fsspec": files.fsspec_module,
             **dict.fromkeys(("easydict", "addict", "box", "munch"), configs.easydict_module),
+            **dict.fromkeys(("gymnasium", "gym"), gymnasium.gymnasium_module),
             "PIL": images.pillow,
             "PIL.Image": images.image_module,
         }

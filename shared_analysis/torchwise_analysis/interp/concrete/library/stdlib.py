@@ -77,6 +77,8 @@ def standard_modules(it: Interpreter) -> dict[str, Namespace]:
         },
         "gc": {n: Builtin(n, _nothing) for n in ("collect", "disable", "enable", "freeze")},
         "__future__": {},
+        "io": {"open": Builtin("open", files.open_file)},
+        "codecs": {"open": Builtin("open", files.open_file)},
         "builtins": {},
         "inspect": _inspect(),
         "string": {
@@ -1101,8 +1103,7 @@ def _sys() -> dict[str, Value]:
         "platform": "linux",
         "maxsize": 2**63 - 1,
         "executable": "python",
-        "stdout": Opaque("sys.stdout"),
-        "stderr": Opaque("sys.stderr"),
+        **{name: _stream(name) for name in ("stdout", "stderr", "stdin")},
         "exit": Builtin("exit", _exit),
         "getsizeof": Builtin("getsizeof", lambda it, a, k: Symbol("a size")),
         "setrecursionlimit": Builtin("setrecursionlimit", _nothing),
@@ -1110,6 +1111,11 @@ def _sys() -> dict[str, Value]:
             "sys.float_info", {"max": 1.7976931348623157e308, "epsilon": 2.220446049250313e-16}
         ),
     }
+
+
+def _stream(name: str) -> Opaque:
+    inert = ("write", "flush", "read", "readline", "close")
+    return Opaque(f"sys.{name}", {method: Builtin(method, _nothing) for method in inert})
 
 
 def _exit(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
