@@ -599,7 +599,8 @@ def reduce(m: Machine, call: Call) -> va.Value:
 def environment(m: Machine, call: Call) -> va.Value:
     name = text_of(call.get("key", 0)) or ""
     ranked = "RANK" in name or name in ("WORLD_SIZE", "SLURM_PROCID", "SLURM_NTASKS")
-    return va.unknown(f"environ[{name}]", taint=frozenset(["rank"]) if ranked else frozenset())
+    own = frozenset(["this rank"]) if "RANK" in name or name == "SLURM_PROCID" else frozenset[str]()
+    return va.unknown(f"environ[{name}]", taint=frozenset(["rank"]) | own if ranked else frozenset())
 
 
 # --------------------------------------------------------------------------- containers

@@ -7,7 +7,7 @@ from dataclasses import replace
 from torchwise_analysis.interp.abstract import calls, unknowns
 from torchwise_analysis.interp.abstract import events as ev
 from torchwise_analysis.interp.abstract import values as va
-from torchwise_analysis.interp.abstract.machine import Hook, Machine, first_known
+from torchwise_analysis.interp.abstract.machine import NOT_RECORDING, Hook, Machine, first_known
 from torchwise_analysis.semantics import (
     builtin,
     contexts,
@@ -200,6 +200,8 @@ class Library:
             return _parameters_attribute(va.Parameters(None, frozenset([receiver.id]), single=True), name)
         if receiver.kind is va.Kind.OPAQUE and name == "grad":
             return va.Parameters(None, frozenset([receiver.id]), single=True, gradients=True)
+        if "options" in receiver.traits:
+            return None  # `args.eval` is a setting, whatever other objects call so
         if (receiver.kind, name) in METHODS or receiver.kind in FALLBACKS:
             if (
                 receiver.kind in (va.Kind.ACCELERATOR, va.Kind.FABRIC)
@@ -211,6 +213,8 @@ class Library:
             return va.Method(receiver.evidence, receiver, name)
         if receiver.kind is va.Kind.LOADER:
             return data.loader_attribute(m, receiver, name)
+        if "options" in receiver.traits and name in unknowns.RANKS:
+            return unknowns.rank(f"{receiver.symbol}.{name}", name)
         if "wrapper" in receiver.traits and receiver.over and "compile" in receiver.traits:
             return calls.get_attribute(m, receiver.over[0], name, node)
         return None
@@ -708,7 +712,8 @@ def _on_data(m: Machine, obj: va.Obj) -> bool:
 
 def _believed_forward(m: Machine, obj: va.Obj, call: Call) -> va.Value:
     """By convention a module or a loss."""
-    pass_ = m.start_pass(obj, call.node, call.arguments, "method", belief=True)
+    grad = NOT_RECORDING if call.name in modules.GUARDED_METHODS else None
+    pass_ = m.start_pass(obj, call.node, call.arguments, "method", belief=True, grad=grad)
     return m.attach(pass_, call.arguments, call.node)
 
 

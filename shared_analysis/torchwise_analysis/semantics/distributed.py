@@ -147,7 +147,8 @@ def init_process_group(m: Machine, call: Call) -> va.Value:
     "mpi4py.MPI.COMM_WORLD.Get_size",
 )
 def rank(m: Machine, call: Call) -> va.Value:
-    return va.unknown(call.last, taint=frozenset(["rank"]))
+    own = frozenset[str]() if "size" in call.last.lower() else frozenset(["this rank"])
+    return va.unknown(call.last, taint=frozenset(["rank"]) | own)
 
 
 @function(
@@ -191,6 +192,6 @@ def spawn(m: Machine, call: Call) -> va.Value:
     if isinstance(target, va.Function):
         args = first_known(call.get("args", 1) or va.UNKNOWN)
         given = m.items(args) if isinstance(args, va.Obj) else ()
-        first = va.unknown("rank", taint=frozenset(["rank"]))
+        first = va.unknown("rank", taint=frozenset(["rank", "this rank"]))
         return calls.call_function(m, target, va.Arguments((first, *given), (), not given), call.node)
     return va.NONE

@@ -410,8 +410,9 @@ def owner_attribute(m: Machine, owner: va.Obj, name: str) -> va.Value:
         sync = m.scopes.sync
         if sync is not None and len(sync) == 1:
             return va.Const(None, True in sync, va.Counter())
+    own = frozenset[str]() if name in ("num_processes", "world_size") else frozenset(["this rank"])
     return va.unknown(
-        symbol, taint=frozenset(["rank"]) if ranked else frozenset(), varies=name == "sync_gradients"
+        symbol, taint=frozenset(["rank"]) | own if ranked else frozenset(), varies=name == "sync_gradients"
     )
 
 

@@ -21,8 +21,8 @@ from torchwise_analysis.source import nodes as nd
 
 _WITNESS = 2
 
-# place, kind, symbol and polarity of one test
-Tested = tuple[nd.Expr, str, "str | None", bool]
+# place, kind, symbol and polarity of one test; whether ranks part there
+Tested = tuple[nd.Expr, str, "str | None", bool, bool]
 
 _TRAINING = frozenset(["train", "new"])
 
@@ -80,7 +80,7 @@ def _test(m: Machine, node: nd.Expr, decide: bool, polarity: bool) -> tuple[bool
     tests = cast("list[Tested]", m.tested)
     if not (isinstance(value, va.Const) and value.counter is None):
         kind, symbol = _classify(m, value, node)
-        tests.append((node, kind, symbol, polarity))
+        tests.append((node, kind, symbol, polarity, _parts_ranks(m, value, node)))
     if isinstance(value, va.Tensor):
         m.library.host_sync(m, value, node, "if")
     if known is None and decide:
@@ -100,8 +100,28 @@ def guarded(
         return guards
     return (
         *guards,
-        *(ev.Guard(m.place(n), kind, taken is polarity, symbol) for n, kind, symbol, polarity in tests),
+        *(
+            ev.Guard(m.place(n), kind, taken is polarity, symbol, parts)
+            for n, kind, symbol, polarity, parts in tests
+        ),
     )
+
+
+def _parts_ranks(m: Machine, value: va.Value, node: nd.Expr) -> bool:
+    """Does a test come out differently on the ranks? `local_rank != -1` and `rank is not None` ask whether
+    there are several."""
+    if "this rank" not in m.taint(value):
+        return False
+    if not isinstance(node, nd.Compare):
+        return True
+    sides = (node.left, *node.comparators)
+    absent = any(
+        (isinstance(s, nd.Constant) and s.value is None)
+        or (isinstance(s, nd.Unary) and s.op == "-" and isinstance(s.operand, nd.Constant))
+        for s in sides
+    )
+    from_zero = any(isinstance(s, nd.Constant) and s.value == 0 for s in sides)
+    return not absent and not (from_zero and node.ops[0] in (">=", "<"))
 
 
 def _classify(m: Machine, value: va.Value, node: nd.Expr) -> tuple[str, str | None]:

@@ -251,6 +251,8 @@ def _get_item(m: Machine, value: va.Value, index: va.Value, node: nd.Node) -> va
     if isinstance(value, va.Parameters):
         return replace(value, single=True, filtered=True)
     if isinstance(value, va.Library):
+        if value.path == "os.environ" and isinstance(key, str):
+            return m.library.call(m, "os.environ.get", va.Arguments((index,)), node)
         return value if value.path.startswith("typing") else va.unknown(f"{value.path}[{key!r}]")
     if isinstance(value, va.StateDict):
         return va.UNKNOWN

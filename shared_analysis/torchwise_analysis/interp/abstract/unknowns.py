@@ -42,7 +42,7 @@ _OPTIMIZER_ATTRIBUTES = frozenset(
         "eval",
     ]
 )
-_RANKS = frozenset(["rank", "local_rank", "global_rank", "world_size", "world", "gpu_id"])
+RANKS = frozenset(["rank", "local_rank", "global_rank", "world_size", "world", "gpu_id"])
 _PLAIN = frozenset(["int", "float", "str", "bool", "bytes"])
 
 
@@ -80,8 +80,8 @@ def argument(m: Machine, param: nd.Param, facts: BodyFacts) -> va.Value:
     """A fresh unknown for a parameter."""
     name = param.name
     uses = facts.uses.get(name, frozenset())
-    if name in _RANKS:
-        return va.unknown(name, taint=frozenset(["rank"]))
+    if name in RANKS:
+        return rank(name, name)
     annotated = _annotated(m, param)
     if annotated is not None:
         return annotated
@@ -89,6 +89,12 @@ def argument(m: Machine, param: nd.Param, facts: BodyFacts) -> va.Value:
     if kind is va.Kind.OPTIMIZER and origin is va.Origin.NAMED and uses and not uses <= _OPTIMIZER_ATTRIBUTES:
         kind, origin = va.Kind.OPAQUE, va.Origin.UNSEEN
     return believed(m, kind, origin, name, param)
+
+
+def rank(symbol: str, name: str) -> va.Unknown:
+    """A number of the process group, by its name: how many ranks there are, or which one this is."""
+    own = frozenset[str]() if name.startswith("world") else frozenset(["this rank"])
+    return va.unknown(symbol, taint=frozenset(["rank"]) | own)
 
 
 def believed(
@@ -146,8 +152,8 @@ def _annotated(m: Machine, param: nd.Param) -> va.Value | None:
 
 def believed_name(m: Machine, name: str, node: nd.Node) -> va.Value:
     """A free name that nothing binds (a notebook cell, a star import): believed by its name."""
-    if name in _RANKS:
-        return va.unknown(name, taint=frozenset(["rank"]))
+    if name in RANKS:
+        return rank(name, name)
     kind, origin = beliefs.guess(name, frozenset())
     value = believed(m, kind, origin, name, node)
     m.state.set(("v", m.frames[-1].scope[-1], name), value)
