@@ -10,6 +10,7 @@ from torchwise_analysis.fixes import SourceFile, append_call, expression_at
 from torchwise_analysis.interp.abstract.events import Backward, Returned, Store
 from torchwise_analysis.interp.abstract.loops import inside
 from torchwise_analysis.interp.abstract.trace import Trace
+from torchwise_analysis.interp.abstract.values import Origin
 from torchwise_analysis.policy import weaker
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
 from torchwise_analysis.rules._reading import distinct, doubt, forwards_of, grade, known_by, loop_words, step
@@ -317,7 +318,8 @@ def detect(trace: Trace) -> Iterator[Hit]:
             continue  # differentiated again on purpose
         if is_freed and not any(_outlives(store, backward) for backward in backwards):
             continue  # it dies with the iteration whose backward used the graph
-        if not is_freed and not _is_evaluation(trace, store) and _may_be_used(trace, store):
+        is_open = not is_freed and not _is_evaluation(trace, store)
+        if is_open and (_may_be_used(trace, store) or not _is_of_a_module(trace, store)):
             continue
         yield Hit(
             store.graph_places[0] if store.graph_places else store.value_place or store.place,
@@ -352,6 +354,12 @@ def _may_be_used(trace: Trace, store: Store) -> bool:
         return True
     returned = trace.of(Returned)
     return any(store.token in event.tokens or store.passes & event.passes for event in returned)
+
+
+def _is_of_a_module(trace: Trace, store: Store) -> bool:
+    """Some graph in it comes from a known module, not from a callable that may give anything."""
+    known = (Origin.BUILT, Origin.ANNOTATED)
+    return any(not one.belief and one.module.origin in known for one in forwards_of(trace, store.passes))
 
 
 def _is_scalar(trace: Trace, store: Store) -> bool:

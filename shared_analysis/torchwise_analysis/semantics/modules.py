@@ -141,7 +141,7 @@ FORWARD_METHODS = frozenset(
 )
 # These switch autograd off by themselves in the libraries that have them. [transformers' `generate`,
 # torch_geometric's `inference`: decorated with no_grad]
-_GUARDED_METHODS = frozenset(["generate", "inference", "infer"])
+GUARDED_METHODS = frozenset(["generate", "inference", "infer"])
 
 # Methods that an unseen object most likely uses to train by itself.
 UPDATING = ("train", "backward", "step", "optim", "update", "fit", "learn")
@@ -222,7 +222,7 @@ def forward(
     values = tuple(call.arguments)
     top = m.forward is None
     grad = None
-    guards_itself = through == "method" and call.name in _GUARDED_METHODS and inner.cls is None
+    guards_itself = through == "method" and call.name in GUARDED_METHODS and inner.cls is None
     no_graph = top and not m.passes_of(values) and (m.is_frozen(inner) or parameter_free(m, inner))
     if guards_itself or no_graph:
         grad = NOT_RECORDING
@@ -508,7 +508,6 @@ def parameters(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
 @method(va.Kind.MODULE, "modules", "children", "named_modules", "named_children")
 def modules(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
     part = m.child(obj, "[modules]", va.Kind.MODULE)
-    assert isinstance(part, va.Obj)
     item: va.Value = part
     if call.name.startswith("named"):
         item = m.sequence((va.unknown(None), part), None, va.Kind.TUPLE)

@@ -19,7 +19,9 @@ def findings(path: Path, text: str) -> list[tuple[str, str, int]]:
     """Rule, confidence and line (from 1) of everything that is found, whatever its grade."""
     file = SourceFile(str(path), text)
     assert file.module.problems == (), "the program must parse"
-    result = judge(run(file.module, Project([str(path.parent)])), file, Settings())
+    trace = run(file.module, Project([str(path.parent)]))
+    assert trace.silence.failed == ()
+    result = judge(trace, file, Settings())
     assert result.failures == ()
     return [(f.rule, f.confidence.name.lower(), f.place.span.line + 1) for f in result.findings]
 
@@ -84,8 +86,13 @@ def test_a_loop_inside_a_test_is_a_loop() -> None:
 
 
 def test_a_mode_that_is_set_while_training_goes_on_is_reported() -> None:
-    later = (
-        "                optimizer.zero_grad()\n",
-        "                optimizer.zero_grad()\n                if step % 100 == 0:\n                    model.eval()\n",
-    )
+    clear = "                optimizer.zero_grad()\n"
+    later = (clear, f"{clear}                if step > 0:\n                    model.eval()\n")
     assert [rule for rule, _, _ in spoiled("eval_mode_chosen_by_flag", later)] == ["stuck-eval-mode"]
+
+
+def test_what_a_known_layer_gives_is_kept_with_its_graph() -> None:
+    called = ("tokenized = [tokenizer(text", "tokenized = [nn.Linear(4, 2)(text")
+    kept = ("return [t.input_ids[0] for t in tokenized]", "print(len(tokenized))")
+    found = spoiled("possible_unknown_callables", called, (', return_tensors="pt"', ""), kept)
+    assert [(rule, grade) for rule, grade, _ in found] == [("retained-graph", "possible")]

@@ -148,6 +148,13 @@ def call_method(
             return call_value(m, own, arguments, node)
         if receiver.cls is not None:
             found = find_member(m, receiver.cls, name)
+            if (
+                name == "forward"
+                and receiver.kind is va.Kind.MODULE
+                and found is not None
+                and m.forward is None
+            ):
+                return m.library.method(m, receiver, name, arguments, node)  # a pass of its own
             if isinstance(found, va.Function) and "property" in found.marks:
                 held = call_function(m, replace(found, self=receiver), va.NO_ARGUMENTS, node)
                 return call_value(m, held, arguments, node)
