@@ -23,6 +23,8 @@ from torchwise_analysis.source.nodes import Module
 MAX_FILE_BYTES = 4 << 20
 
 _PROJECT_MARKS = ("pyproject.toml", "setup.py", "setup.cfg", ".git")
+# What a project's folder holds that was downloaded without its history; asked where no mark is found.
+_WEAKER_MARKS = ("LICENSE", "LICENSE.md", "LICENSE.txt", "requirements.txt")
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,13 +155,15 @@ def project_roots(path: str) -> tuple[str, ...]:
     """Folders from which imports of the file `path` resolve: package root, project folder, its `src`."""
     folder = os.path.dirname(os.path.abspath(path))
     roots = [package_root(folder)]
-    for parent in (folder, *(str(p) for p in Path(folder).parents)):
-        if any(os.path.exists(os.path.join(parent, mark)) for mark in _PROJECT_MARKS):
+    parents = (folder, *(str(p) for p in Path(folder).parents))
+    for marks in (_PROJECT_MARKS, _WEAKER_MARKS):
+        marked = (p for p in parents if any(os.path.exists(os.path.join(p, mark)) for mark in marks))
+        parent = next(marked, None)
+        if parent is not None:
             roots.append(parent)
             source = os.path.join(parent, "src")
             if os.path.isdir(source):
                 roots.append(source)
-            break
     return tuple(dict.fromkeys(roots))
 
 

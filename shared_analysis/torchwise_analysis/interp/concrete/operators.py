@@ -429,6 +429,9 @@ def contains(it: Interpreter, container: Value, item: Value) -> Value:
         if not isinstance(item, str):
             raise it.error("TypeError", "'in <string>' requires string as left operand")
         return item in container
+    if isinstance(item, Unknown) and isinstance(container, (dict, set, frozenset, list, tuple)):
+        # nothing is in what is empty
+        return Unknown(f"whether {item.why} is among the choices", item.origin) if container else False
     if isinstance(container, (dict, set, frozenset)):
         key = key_of(it, item)
         return key in cast("dict[Value, Value]", container)

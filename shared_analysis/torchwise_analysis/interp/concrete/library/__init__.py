@@ -584,11 +584,21 @@ class Library:
             made = self.methods.get(name)
             if made is None:
                 made = Builtin(f"Tensor.{name}", lambda it, a, k: self.invoke(function, a, k))
+                if name == "transpose":
+                    made = Builtin(f"Tensor.{name}", self._transposed)
                 self.methods[name] = made
             return BoundMethod(made, tensor)
         if name == "__class__":
             return self.class_of(tensor)
         return self.spaces.tensor_extra(tensor, name)
+
+    def _transposed(self, it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+        """Two dimensions are a tensor's, all or none of them an array's of NumPy."""
+        if len(args) == 3 or keywords:
+            return self.invoke(METHODS["transpose"], args, keywords)
+        array = cast(Tensor, args[0])
+        order = args[1:] or list(range(array.ndim))[::-1]
+        return self.invoke(METHODS["permute"], [array, *order], {})
 
     @property
     def backward(self) -> Builtin:
@@ -1075,6 +1085,9 @@ def _resolved_index(it: Interpreter, owner: Tensor, index: Value) -> Value:
 
 
 def _resolved_slice(it: Interpreter, index: slice) -> Value:
+    if isinstance(index.step, int) and index.step < 0 and index.start is None and index.stop is None:
+        # an array turned round is as long as before
+        return slice(None, None, -index.step)
     bounds: list[Value] = [index.start, index.stop, index.step]
     for bound in bounds:
         if isinstance(bound, Unknown):

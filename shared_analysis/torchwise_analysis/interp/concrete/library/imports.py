@@ -124,8 +124,9 @@ class Imports:
     def member(self, module_name: str, source: Value, name: str, frame: Frame) -> Value:
         """What `from module_name import name` binds."""
         if isinstance(source, Unknown):
-            known = self.it.library.known_module(f"{module_name}.{name}")
-            return known if known is not None else Unknown(f"{module_name}.{name}", self.it.origin())
+            # a folder without `__init__.py` is a package too: its files are found by their full name
+            found = self.find(f"{module_name}.{name}", frame.module.path)
+            return Unknown(f"{module_name}.{name}", self.it.origin()) if isinstance(found, Unknown) else found
         if source is not MISSING:
             value = self.it.find_attribute(source, name)
             if value is not MISSING:

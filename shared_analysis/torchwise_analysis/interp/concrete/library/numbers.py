@@ -54,8 +54,20 @@ def numpy_module(it: Interpreter) -> Namespace:
     members: dict[str, Value] = {name: DTYPES[dtype] for name, dtype in _TYPES.items()}
     members |= {"pi": math.pi, "e": math.e, "inf": math.inf, "nan": math.nan, "newaxis": None}
     for name in ("sqrt", "log", "log2", "log10", "exp", "sin", "cos", "tan", "floor", "ceil", "fabs"):
-        members[name] = pure(name, getattr(math, name))
-    members["abs"] = pure("abs", abs)
+        members[name] = _elementwise(pure(name, getattr(math, name)))
+    members["abs"] = members["absolute"] = _elementwise(pure("abs", abs))
+    for name in ("cumsum", "cumprod", "clip", "round", "square", "sign", "flip", "fliplr", "flipud", "sort", "copy"):
+        members[name] = _elementwise(Builtin(f"numpy.{name}", _unknown_number(name)))
+    members["append"] = Builtin("numpy.append", _append)
+    members["transpose"] = Builtin("numpy.transpose", _transpose)
+    members["expand_dims"] = Builtin("numpy.expand_dims", _renamed("torch.unsqueeze"))
+    members["squeeze"] = Builtin("numpy.squeeze", _renamed("torch.squeeze"))
+    members["maximum"] = Builtin("numpy.maximum", _pairwise("torch.maximum"))
+    members["minimum"] = Builtin("numpy.minimum", _pairwise("torch.minimum"))
+    for name in ("zeros_like", "ones_like", "empty_like"):
+        members[name] = Builtin(f"numpy.{name}", _renamed(f"torch.{name}"))
+    members["finfo"] = Builtin("numpy.finfo", lambda it, a, k: _limits(it, "torch.finfo", a))
+    members["iinfo"] = Builtin("numpy.iinfo", lambda it, a, k: _limits(it, "torch.iinfo", a))
     for name in ("zeros", "ones", "empty", "full"):
         members[name] = Builtin(f"numpy.{name}", _factory(f"torch.{name}", "float64"))
     for name in ("arange", "linspace", "eye", "stack", "where"):
@@ -136,6 +148,60 @@ def _product(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
     for item in it.iterate(args[0]):
         result = operators.binary(it, "*", result, item)
     return result
+
+
+def _elementwise(scalar: Builtin) -> Builtin:
+    """A function of numbers that goes over arrays element by element."""
+
+    def call(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+        array = args[0] if args else None
+        if isinstance(array, Unknown):
+            return array
+        if isinstance(array, Tensor) and array.ndim:
+            dtype = array.dtype if array.dtype.is_floating_point else DTYPES["float64"]
+            return it.library.call_function(it, "torch.empty", [tuple(array.shape)], {"dtype": dtype})
+        return scalar.call(it, args[:1], {})
+
+    return Builtin(scalar.name, call)
+
+
+def _append(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    """`numpy.append` without an axis: both flattened, one behind the other."""
+    count = 0
+    for value in args[:2]:
+        if isinstance(value, Unknown):
+            return value
+        count += value.numel if isinstance(value, Tensor) else 1
+    return it.library.call_function(it, "torch.empty", [(count,)], {"dtype": DTYPES["float64"]})
+
+
+def _transpose(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    array = args[0]
+    if not isinstance(array, Tensor):
+        return Unknown("a transposed array", it.origin())
+    axes = args[1] if len(args) > 1 else keywords.get("axes")
+    order = list(range(array.ndim))[::-1] if axes is None else list(it.iterate(axes))
+    return it.library.call_method(it, array, "permute", [order], {})
+
+
+def _pairwise(name: str) -> Call:
+    def call(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+        tensors = [a for a in args[:2] if isinstance(a, Tensor)]
+        unknown = next((a for a in args[:2] if isinstance(a, Unknown)), None)
+        if unknown is not None:
+            return unknown
+        if len(tensors) == 2:
+            return it.library.call_function(it, name, list(args[:2]), {})
+        if tensors:
+            return tensors[0]
+        return Symbol(f"{name} of numbers", is_int=False)
+
+    return call
+
+
+def _limits(it: Interpreter, name: str, args: list[Value]) -> Value:
+    space = it.library.known_module("torch")
+    return it.call(it.get_attribute(space, name.rpartition(".")[2]), args[:1], {})
 
 
 def _unknown_number(name: str) -> Call:
