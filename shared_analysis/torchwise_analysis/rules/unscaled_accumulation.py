@@ -13,10 +13,10 @@ from torchwise_analysis.fixes import (
     statements,
     wrap,
 )
-from torchwise_analysis.interp.abstract.events import Backward, Clip, Step
+from torchwise_analysis.interp.abstract.events import ApiCall, Backward, Clip, Step
 from torchwise_analysis.interp.abstract.loops import Loop, LoopKind
 from torchwise_analysis.interp.abstract.trace import Trace
-from torchwise_analysis.interp.abstract.values import Factor
+from torchwise_analysis.interp.abstract.values import Const, Factor
 from torchwise_analysis.policy import weaker
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
 from torchwise_analysis.rules._reading import belief_in, called, distinct, doubt, grade, known_by, step
@@ -89,7 +89,7 @@ RULE = Rule(
     grading=(
         "Error with SGD or when gradients are clipped, warning with Adam and its kin without clipping. "
         "Certain when loss and optimizer are resolved, likely when one is only taken for what it seems "
-        "to be."
+        "to be, and for a Trainer's `compute_loss` that drops `num_items_in_batch`."
     ),
     fix=(
         "`(loss / N).backward()` when the window is written as a test against a plain name or number "
@@ -227,6 +227,47 @@ def train(loader):
 """,
         ),
         Example(
+            "A Trainer's own loss drops the number of items",
+            """
+from torch import nn
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+
+
+class Distiller(Trainer):
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        out = model(**inputs)
+        loss = nn.functional.mse_loss(out.logits, inputs["teacher"])
+        return (loss, out) if return_outputs else loss
+        ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ unscaled-accumulation error likely
+
+
+def main(dataset):
+    model = AutoModelForCausalLM.from_pretrained("gpt2")
+    args = TrainingArguments("out", gradient_accumulation_steps=8)
+    Distiller(model=model, args=args, train_dataset=dataset).train()
+""",
+        ),
+        Example(
+            "A Trainer's own loss without the parameter: the Trainer divides",
+            """
+from torch import nn
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+
+
+class Distiller(Trainer):
+    def compute_loss(self, model, inputs, return_outputs=False):
+        out = model(**inputs)
+        loss = nn.functional.mse_loss(out.logits, inputs["teacher"])
+        return (loss, out) if return_outputs else loss
+
+
+def main(dataset):
+    model = AutoModelForCausalLM.from_pretrained("gpt2")
+    args = TrainingArguments("out", gradient_accumulation_steps=8)
+    Distiller(model=model, args=args, train_dataset=dataset).train()
+""",
+        ),
+        Example(
             "Gradients are divided before the step",
             """
 import torch
@@ -274,6 +315,7 @@ class _Found(NamedTuple):
 
 
 def detect(trace: Trace) -> Iterator[Hit]:
+    yield from _dropped_counts(trace)
     runs: dict[Place, list[Backward]] = {}
     for backward in trace.backwards:
         runs.setdefault(backward.place, []).append(backward)
@@ -287,6 +329,38 @@ def detect(trace: Trace) -> Iterator[Hit]:
                 backwards = [b for b in runs.get(place, ()) if b.order < one.order]
                 if count > 1 and backwards and all(_is_plain(b, one) for b in backwards):
                     yield _hit(trace, one, backwards[-1])
+
+
+def _dropped_counts(trace: Trace) -> Iterator[Hit]:
+    """`compute_loss` takes the number of items of the window and does not use it.
+
+    The Trainer leaves the division to it when the model takes loss keywords, as those of transformers do.
+    """
+    for call in trace.api("transformers.TrainingArguments", "transformers.Seq2SeqTrainingArguments"):
+        window = call.arguments.get("gradient_accumulation_steps")
+        if not (isinstance(window, Const) and isinstance(window.value, int) and window.value > 1):
+            continue
+        for backward in trace.backwards:
+            is_mean = backward.loss is not None and backward.loss.reduction != "sum"
+            if backward.how == "managed" and not backward.divides and is_mean:
+                yield _dropped(call, backward, window.value)
+
+
+def _dropped(call: ApiCall, backward: Backward, window: int) -> Hit:
+    return Hit(
+        backward.place,
+        Severity.ERROR,
+        Confidence.LIKELY,
+        f"the Trainer sums the losses of {window} micro-batches and leaves it to `compute_loss` to divide by "
+        f"`num_items_in_batch`, which is not used here: gradients are {window} times too large, and clipping "
+        "sees them. Divide by it, or leave the parameter out."
+        + doubt((True, "the model may take no loss keywords")),
+        (
+            *step(call.place, f"the window: {window} micro-batches for each step"),
+            *step(backward.place, "the loss that the Trainer differentiates, a mean over one micro-batch"),
+        ),
+        frozenset({("window", backward.place)}),
+    )
 
 
 def _is_plain(backward: Backward, one: Step) -> bool:
