@@ -131,9 +131,21 @@ def _decoder_job(workload: Workload, facts: _Facts, shape: DecoderShape, choices
     library = facts.library
     if library == "litgpt":
         # LitGPT keeps a head of its own and one fused projection
-        shape = replace(shape, tied=False, fused_qkv=True, embed_dropout=0, dropout=0, attention_dropout=0)
+        shape = replace(
+            shape,
+            tied=False,
+            fused_qkv=True,
+            act="gelu" if shape.act == "gelu_new" else shape.act,
+            embed_dropout=0,
+            dropout=0,
+            attention_dropout=0,
+        )
     training = workload.task == "train"
     tensor, pipeline, context = _divisions(workload)
+    sequence = 1
+    if "FSDP" in workload.parallel and tensor > 1:
+        # with sequence parallelism everything between and inside products is divided
+        tensor, sequence = 1, tensor
     shape = _divided(shape, tensor)
     if pipeline > 1:
         shape = replace(shape, layers=-(-shape.layers // pipeline))
@@ -142,17 +154,16 @@ def _decoder_job(workload: Workload, facts: _Facts, shape: DecoderShape, choices
     quantised = _quantised(workload.quantisation)
     compute = facts.weights
     weights = facts.weights
-    if quantised is not None and library not in ("litgpt", "torchtune") and training and "gptq" not in (
-        workload.quantisation or ""
-    ).lower() and peft is not None:
-        # `prepare_model_for_kbit_training` casts everything that is not packed to fp32
+    if quantised is not None and training and peft is not None and _by_bitsandbytes(workload, library):
+        # PEFT's `prepare_model_for_kbit_training` casts what is not packed to fp32, and the residual stream
+        # with it; Lightning's precision plugin leaves it so
         weights = float32
     kept = {"router", "shared_gate"}
     if library != "litgpt":
         kept.add("lm_head")
     make = Projections(quantised, peft, compute=compute, kept_plain=frozenset(kept))
     batch = workload.micro_batch or 1
-    tokens = -(-_tokens(workload, choices, library) // context)
+    tokens = -(-_tokens(workload, choices, library) // (context * sequence))
     subject = DecoderSubject(shape, style, make, batch, tokens)
     job = Job(
         subject,
@@ -173,9 +184,16 @@ def _decoder_job(workload: Workload, facts: _Facts, shape: DecoderShape, choices
     if peft is not None and style.checkpointing != "none":
         job = replace(job, input_gradients=True)
     job = replace(job, update=_update(workload, facts, peft is not None))
-    if (workload.accumulation or 1) > 1 and not job.update.in_backward:
+    keeps = (workload.accumulation or 1) > 1 or facts.torch_version < (2, 0)
+    if keeps and not job.update.in_backward:
+        # before 2.0 `zero_grad` filled gradients with zeros
         job = replace(job, accumulates=True)
     return _parallel_job(workload, facts, job)
+
+
+def _by_bitsandbytes(workload: Workload, library: str) -> bool:
+    text = (workload.quantisation or "").lower()
+    return "gptq" not in text and "awq" not in text and "torchao" not in text and library != "torchtune"
 
 
 def _divisions(workload: Workload) -> tuple[int, int, int]:
@@ -206,7 +224,7 @@ def _divided(shape: DecoderShape, by: int) -> DecoderShape:
 def _tokens(workload: Workload, choices: _Choices, library: str) -> int:
     if workload.task != "train":
         return workload.seq_len or 256
-    if workload.seq_len is not None:
+    if workload.seq_len is not None and "unpacked" not in workload.assumption:
         return workload.seq_len
     return int(
         choices.pick(
@@ -218,7 +236,8 @@ def _tokens(workload: Workload, choices: _Choices, library: str) -> int:
 def _style(workload: Workload, facts: _Facts, choices: _Choices, training: bool) -> Style:
     library, text = facts.library, (workload.attention or "").lower()
     attention = "sdpa"
-    if "eager" in text and "flash" not in text or "manual" in text:
+    defaulted = text.startswith("sdpa") or "default" in text or "flash" in text
+    if ("eager" in text or "manual" in text) and not defaulted:
         attention = "eager"
     elif not text and library == "transformers" and facts.year < 2023.6:
         attention = "eager"
@@ -234,8 +253,16 @@ def _style(workload: Workload, facts: _Facts, choices: _Choices, training: bool)
         loss = "shifted" if facts.year < 2024.9 else "float"
     else:
         loss = "float"
+    fuses_loss = workload.compiled
+    if workload.compiled and library == "torchtitan":
+        # the loss was left uncompiled until early 2025
+        fuses_loss = workload.year is None or workload.year >= 2025.0
+        if workload.year is None:
+            sentence = "the loss is compiled with the model"
+            fuses_loss = bool(choices.pick("fuses_loss", True, (False,), sentence))
     return Style(
         fused=workload.compiled,
+        fused_loss=fuses_loss,
         attention=attention,
         expand_kv=expand and "flash-attention" not in text,
         logits_fp32=library == "litgpt" or (library == "transformers" and facts.autocast is not None),
@@ -250,11 +277,11 @@ def _style(workload: Workload, facts: _Facts, choices: _Choices, training: bool)
 def _checkpointing(workload: Workload, choices: _Choices) -> str:
     text = workload.checkpointing
     if text is None:
-        return str(
-            choices.pick(
-                "checkpointing", "none", ("full",), "checkpointing is not stated: none assumed"
-            )
-        )
+        if workload.framework == "torchtitan":
+            sentence = "checkpointing is not stated: torchtitan's default, selective, assumed"
+            return str(choices.pick("checkpointing", "selective", ("none", "full"), sentence))
+        sentence = "checkpointing is not stated: none assumed"
+        return str(choices.pick("checkpointing", "none", ("full",), sentence))
     if text in ("false", "none", "no"):
         return "none"
     if "selective" in text:
@@ -268,7 +295,7 @@ _PLACES: Mapping[str, tuple[str, ...]] = {
     "v": ("v", "v_proj", "value", "v_lin"),
     "qkv": ("c_attn", "qkv_proj", "query_key_value", "wqkv", "qkv"),
     "o": ("o", "o_proj", "output_proj", "projection", "proj", "dense", "attn.c_proj", "c_proj", "out_proj"),
-    "gate": ("gate_proj", "w1", "mlp", "gate_up_proj", "gate", "w2_gate"),
+    "gate": ("gate_proj", "w1", "mlp", "gate_up_proj", "gate"),
     "up": ("up_proj", "w2", "w3", "fc1", "mlp", "gate_up_proj", "c_fc", "dense_h_to_4h", "up"),
     "down": ("down_proj", "fc2", "mlp", "c_proj", "dense_4h_to_h", "down"),
     "lm_head": ("head", "lm_head"),
@@ -367,7 +394,8 @@ def _update(workload: Workload, facts: _Facts, adapters: bool) -> Update:
         return Update("bitsandbytes.optim.PagedAdamW", options, **common)
     if "adam" not in text:
         raise Unsupported(f"optimizer {workload.optimizer!r}", "this optimizer is not known")
-    if fused or facts.library == "torchtitan":
+    if fused or facts.library in ("torchtitan", "torchtune"):
+        # both set it in the configurations they ship
         options["fused"] = True
     elif text.startswith("hf") or facts.torch_version < (2, 0):
         options["foreach"] = False
@@ -382,9 +410,8 @@ def _is_sharded_mixed(workload: Workload) -> bool:
 def _parallel_job(workload: Workload, facts: _Facts, job: Job) -> Job:
     kind = workload.parallel
     if "FSDP" in kind:
-        tensor, pipeline, context = _divisions(workload)
-        ways = max(1, workload.gpus // (tensor * pipeline))
-        ways = max(ways, context) if "CP" not in workload.parallelism else max(1, workload.gpus // (tensor * pipeline))
+        _, pipeline, _ = _divisions(workload)
+        ways = max(1, workload.gpus // pipeline)
         mixed = facts.autocast if facts.weights is float32 else None
         classic = facts.library != "torchtitan" and "FSDP2" not in workload.parallelism
         sharding = Sharding(
@@ -394,7 +421,13 @@ def _parallel_job(workload: Workload, facts: _Facts, job: Job) -> Job:
             copies_out=not classic,
             offload="param" in workload.offload,
         )
-        return replace(job, sharding=sharding, separate_ends=not classic, processes=ways)
+        return replace(
+            job,
+            sharding=sharding,
+            separate_ends=not classic,
+            processes=ways,
+            loads_whole="checkpoint load before sharding" in workload.assumption,
+        )
     if "ZeRO" in kind:
         return _zero_job(workload, facts, job)
     if "DDP" in kind and workload.gpus > 1:
@@ -507,7 +540,7 @@ def _encoder_job(workload: Workload, facts: _Facts, config: Mapping[str, Any], c
     )
     if workload.task != "train":
         return job
-    job = replace(job, update=_update(workload, facts, False), accumulates=(workload.accumulation or 1) > 1)
+    job = replace(job, update=_update(workload, facts, False), accumulates=(workload.accumulation or 1) > 1 or facts.torch_version < (2, 0))
     return _parallel_job(workload, facts, job)
 
 

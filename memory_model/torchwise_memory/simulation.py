@@ -72,7 +72,8 @@ class Job:
     weights: type of parameters; autocast: of matrix products, None without. sharding: by layer, None keeps
     parameters whole. buckets: a copy of gradients for all-reduce. accumulates: gradients of earlier
     micro-batches are alive. zero: DeepSpeed stage (1 or 2), over `processes`. static_bytes: held throughout.
-    frozen: only adapters train. loading: the peak is that of loading, weights alone.
+    frozen: only adapters train. loads_whole: every process holds a full
+    copy of the weights beside its shards. loading: the peak is that of loading, weights alone.
     """
 
     subject: Subject
@@ -94,6 +95,7 @@ class Job:
     sm: int = 80
     torch_version: tuple[int, int] = (2, 13)
     input_gradients: bool = False
+    loads_whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,11 +245,13 @@ def _step(w: World, job: Job, depth: int) -> _Places:
     if job.input_gradients:
         model.fields["input_require_grads"] = True
     watch = _Watch(w, depth)
+    whole = w.ledger.allocator.allocated if job.loads_whole else 0
     held = [_held(w, job.static_bytes)]
     parameters = [p for _, p in model.walk_parameters()]
     counts = (_count(model, parameters), sum(p.numel for p in parameters if p.requires_grad))
     if job.sharding is not None:
         _shard(w, job, model)
+    held.append(_held(w, whole))
     weights = w.ledger.allocator.allocated - job.static_bytes
     for index, block in enumerate(job.subject.blocks(model)):
         block.policies.insert(0, _Marker(watch, index))

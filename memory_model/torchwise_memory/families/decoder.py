@@ -96,7 +96,7 @@ class DecoderShape:
 class Style:
     """How a library runs it.
 
-    fused: a compiler fuses what is elementwise and keeps only inputs. attention: "sdpa", "flash", "eager".
+    fused: a compiler fuses what is elementwise and keeps only inputs; fused_loss: that of the loss too. attention: "sdpa", "flash", "eager".
     expand_kv: keys and values are copied to every query head. norm_fp32: RMS norms compute on an fp32 copy.
     logits_fp32: a wrapper converts the model's output. loss: "float" (upcast, shifted by padding), "shifted"
     (upcast, shifted by a copy), "plain" (in the type of the logits), "chunked" (head and loss over
@@ -106,6 +106,7 @@ class Style:
     """
 
     fused: bool = False
+    fused_loss: bool = False
     attention: str = "sdpa"
     expand_kv: bool = False
     norm_fp32: bool = True
@@ -553,7 +554,7 @@ class Decoder(Module):
         for index, part in enumerate(logits):
             target = labels_of(w, part.shape[0] * part.shape[1], labels)
             flat = method(w, "reshape", part, -1, part.shape[-1])
-            if self.style.fused:
+            if self.style.fused_loss:
                 loss = cross_entropy_fused(w, flat, target)
             else:
                 wide = method(w, "float", flat) if self.style.loss_chunk == 0 else flat
@@ -577,7 +578,7 @@ def labels_of(w: World, count: int, like: Any) -> Any:
 def loss_of(w: World, style: Style, logits: Any, labels: Any) -> Any:
     """Cross entropy over every position, as the library writes it."""
     flat_labels = labels_of(w, logits.shape[0] * logits.shape[1], labels)
-    if style.fused:
+    if style.fused_loss:
         return cross_entropy_fused(w, method(w, "view", logits, -1, logits.shape[-1]), flat_labels)
     if style.loss in ("float", "shifted"):
         logits = method(w, "float", logits)
