@@ -233,6 +233,8 @@ class Library:
                 return True
             if receiver.kind is va.Kind.MODULE:
                 modules.set_part(m, receiver, name, value, node, "attribute")
+                if name == "require_backward_grad_sync":
+                    m.emit(ev.ApiCall, node, name=name, arguments=va.Arguments((value,)), receiver=receiver)
         if isinstance(receiver, va.Library):
             m.emit(ev.ApiCall, node, name=f"{receiver.path}.{name}=", arguments=va.Arguments((value,)))
             return True

@@ -296,6 +296,39 @@ def test_division_by_the_window_gives_the_mean() -> None:
     assert not same(execute(old), execute(reference))
 
 
+BYPASSED = (
+    HEAD
+    + """\
+import tempfile
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo", init_method=f"file://{tempfile.mktemp()}", rank=0, world_size=1)
+model = DistributedDataParallel(nn.Linear(12, 4))
+prepared = []
+model.register_forward_hook(lambda module, inputs, output: prepared.append(module))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+losses = []
+for x, y in loader:
+    optimizer.zero_grad()
+    loss = nn.functional.cross_entropy(model.module(x), y)
+    loss.backward()
+    optimizer.step()
+    losses.append(loss.item())
+dist.destroy_process_group()
+"""
+)
+
+
+def test_a_call_of_the_wrapper_lets_it_prepare_each_backward() -> None:
+    new, safety = fixed(BYPASSED, "ddp-forward-bypassed")
+    assert safety is Safety.UNSAFE
+    before, after = execute(BYPASSED), execute(new)
+    assert same(before, after), "with one process averaging changes nothing"
+    assert before["prepared"] == []
+    assert len(after["prepared"]) == len(after["losses"])
+
+
 def test_every_edit_that_an_example_shows_has_a_twin_here() -> None:
     """A rule whose edits are not executed above must not offer any."""
     tested = Path(__file__).read_text(encoding="utf-8")
