@@ -249,6 +249,9 @@ def _style(workload: Workload, facts: _Facts, choices: _Choices, training: bool)
         loss = "chunked" if workload.loss_chunk else "split"
     elif workload.chunked:
         loss = "chunked"
+    elif not workload.framework:
+        sentence = "the library is not stated: a loss in the type of the logits assumed"
+        loss = str(choices.pick("loss", "plain", ("float",), sentence))
     elif library == "transformers":
         loss = "shifted" if facts.year < 2024.9 else "float"
     else:

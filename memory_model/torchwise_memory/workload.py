@@ -122,7 +122,7 @@ def read(row: Mapping[str, Any]) -> Workload:
         compiled=bool(row.get("compile")),
         loss_chunk=chunk if isinstance(chunk, int) and not isinstance(chunk, bool) else None,
         chunked=chunk is not None and chunk is not False,
-        framework=_text(row, "framework") or _framework(" ".join(texts)),
+        framework=_text(row, "framework") or _framework(" ".join(texts[:3])),
         year=_year(version),
         torch_version=_torch(version),
         metric=_text(row, "metric_asked"),
