@@ -488,7 +488,8 @@ def _functional(m: Machine, call: Call) -> va.Value:
         return found[0] if found else m.attach(None, call.arguments, call.node)
     if last == "scaled_dot_product_attention":
         p = call.get("dropout_p", 4)
-        if p is not None and not (isinstance(p, va.Const) and p.value == 0):
+        is_off = p is None or any(isinstance(v, va.Const) and v.value == 0 for v in va.alternatives(p))
+        if not is_off:
             m.emit(ev.DropoutCall, call.node, how="attention", built=m.place(call.node))
             m.emit(ev.ApiCall, call.node, name=call.name, arguments=call.arguments)
     if last in ("linear", "conv1d", "conv2d", "conv3d", "bilinear"):

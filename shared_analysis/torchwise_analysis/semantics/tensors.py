@@ -384,6 +384,10 @@ def call_method(m: Machine, value: va.Tensor, call: Call) -> va.Value:
         return va.UNKNOWN
     if name in ("zero_", "fill_", "normal_", "uniform_", "copy_") and name != "copy_":
         return value
+    if name == "bernoulli_":
+        gate = _gate(m, call)
+        rebind(m, node, gate)
+        return gate
     out = combine(m, [value, *m.all_tensors(call.arguments)], node)
     out = replace(out, activation=None, shape=None, taint=out.taint | m.taint(*call.arguments))
     if name.endswith("_") and not name.endswith("__"):
@@ -444,6 +448,13 @@ def _selected(m: Machine, value: va.Tensor, call: Call) -> va.Value:
         value, passes=frozenset(), tokens=frozenset(), activation=None, taint=value.taint | {"integer"}
     )
     return m.sequence((replace(value, activation=None, shape=None), indices), None, va.Kind.TUPLE)
+
+
+def _gate(m: Machine, call: Call) -> va.Tensor:
+    """Random zeros and ones; a "gate" when no model decides how many: what dropout draws."""
+    is_decided = any(t.passes or t.cut for t in m.all_tensors(call.arguments))
+    taint = frozenset(["random"]) if is_decided else frozenset(["random", "gate"])
+    return va.Tensor(m.link(call.node, "random zeros and ones are drawn here"), taint=taint)
 
 
 def split(m: Machine, value: va.Tensor, node: nd.Node) -> va.Value:
@@ -673,6 +684,8 @@ def torch_function(m: Machine, call: Call) -> va.Value:
         if last in _RANDOM and isinstance(out, va.Tensor):
             drawn = {"random"} if call.get("generator") is not None else {"random", "drawn"}
             out = replace(out, passes=frozenset(), taint=out.taint | drawn)
+            if last == "bernoulli" and isinstance(out, va.Tensor):
+                out = replace(out, taint=out.taint | _gate(m, call).taint)
         return out
     found = m.all_tensors(call.arguments)
     if last in ACTIVATIONS and last != "clamp":

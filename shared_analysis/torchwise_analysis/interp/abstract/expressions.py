@@ -334,7 +334,8 @@ def operate(m: Machine, op: str, left: va.Value, right: va.Value, node: nd.Node)
     if isinstance(left, va.Union) or isinstance(right, va.Union):
         return _operate_unions(m, op, left, right, node)
     if isinstance(left, va.Tensor) or isinstance(right, va.Tensor):
-        return _operate_tensor(m, op, left, right, node)
+        out = _operate_tensor(m, op, left, right, node)
+        return _gated(m, out, left, right, node) if op == "*" and m.forward is not None else out
     if isinstance(left, va.Obj) and left.kind in (va.Kind.LIST, va.Kind.TUPLE) and op == "+":
         more = m.items(right) if isinstance(right, va.Obj) else ()
         out = m.sequence((*m.items(left), *more)[-12:], node, left.kind)
@@ -427,6 +428,17 @@ def _operate_tensor(m: Machine, op: str, left: va.Value, right: va.Value, node: 
         sources=sources,
         taint=tensor.taint | m.taint(other),
     )
+
+
+def _gated(m: Machine, out: va.Tensor, left: va.Value, right: va.Value, node: nd.Node) -> va.Tensor:
+    """In a forward, a mask of random zeros and ones meets what it masks: dropout by hand."""
+    gates = [v for v in (left, right) if isinstance(v, va.Tensor) and "gate" in v.taint]
+    both = all(isinstance(v, (va.Tensor, va.Obj)) for v in (left, right))
+    if len(gates) != 1 or not both:
+        return out
+    built = gates[0].evidence.place if gates[0].evidence is not None else m.place(node)
+    m.emit(ev.DropoutCall, node, how="mask", built=built)
+    return replace(out, taint=out.taint - {"gate"})
 
 
 def _operate_tensors(m: Machine, op: str, left: va.Tensor, right: va.Tensor) -> va.Tensor:
