@@ -1,0 +1,401 @@
+"""eval-in-train-mode: an evaluation runs with dropout on and batch-norm learning."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchwise_analysis.findings import Evidence, Fix, Place, Safety, Severity
+from torchwise_analysis.fixes import (
+    SourceFile,
+    innermost_expression,
+    innermost_statement,
+    insert_statement_before,
+    statements,
+)
+from torchwise_analysis.interp.abstract.events import Forward, LoopEntered
+from torchwise_analysis.interp.abstract.loops import Loop, LoopKind
+from torchwise_analysis.interp.abstract.trace import Trace
+from torchwise_analysis.interp.abstract.values import Const, Kind, Obj, Origin
+from torchwise_analysis.policy import weaker
+from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
+from torchwise_analysis.rules._reading import MODE_LAYERS, called, distinct, grade, step
+from torchwise_analysis.source import nodes
+from torchwise_analysis.source.nodes import Span
+
+WRONG = """
+import torch
+from torch import nn
+
+model = nn.Sequential(nn.Linear(12, 32), nn.Dropout(0.5), nn.Linear(32, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def fit(train_loader, held_out, epochs):
+    for epoch in range(epochs):
+        model.train()
+        for x, y in train_loader:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        right = 0
+        with torch.no_grad():
+            for x, y in held_out:
+            ^^^ eval-in-train-mode warning certain
+                right += (model(x).argmax(1) == y).sum().item()
+        print(epoch, right)
+"""
+
+RIGHT = """
+import torch
+from torch import nn
+
+model = nn.Sequential(nn.Linear(12, 32), nn.Dropout(0.5), nn.Linear(32, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def fit(train_loader, held_out, epochs):
+    for epoch in range(epochs):
+        model.train()
+        for x, y in train_loader:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        right = 0
+        with torch.no_grad():
+            model.eval()
+            for x, y in held_out:
+                right += (model(x).argmax(1) == y).sum().item()
+        print(epoch, right)
+"""
+
+RULE = Rule(
+    code="TW302",
+    name="eval-in-train-mode",
+    category=Category.MODE,
+    severity=Severity.WARNING,
+    claim="A model is evaluated in train mode: dropout drops units and batch-norm learns from the test data.",
+    cost=(
+        "The reported numbers are wrong, mostly too low and different in each run, and decisions rest on "
+        "them: early stopping, the checkpoint that is kept, the comparison in a paper. With batch-norm the "
+        "evaluation also changes the model, because its running statistics move towards the held-out data. "
+        "`no_grad` and `inference_mode` do not change this."
+    ),
+    wrong=Example("Validation right after training", WRONG, fixed=RIGHT),
+    right=Example("eval() before validation", RIGHT),
+    silent=(
+        "the model has no layer that depends on the mode, as far as all its parts are known",
+        "`eval()` was called here, in a helper or by the caller, or the model comes from "
+        "`from_pretrained`, which returns it in eval mode",
+        "batches of the same loader train the model: statistics are recalibrated, targets are computed",
+        "several stochastic forwards of one batch (Monte-Carlo dropout)",
+        "a framework runs the evaluation (Lightning, Trainer)",
+    ),
+    grading=(
+        "A warning, an error where batch-norm is in view. Certain when dropout or batch-norm is in view; "
+        "likely when the layers of the model are not all known."
+    ),
+    fix=(
+        "Call `eval()` above the evaluation loop, when training sets train mode again by itself. Unsafe: "
+        "the numbers change on purpose. Advice elsewhere."
+    ),
+    references=(
+        Reference(
+            "Autograd mechanics: evaluation mode",
+            "https://docs.pytorch.org/docs/stable/notes/autograd.html#evaluation-mode-nn-module-eval",
+        ),
+        Reference(
+            "wolny/pytorch-3dunet#53: set the model to 'eval' mode for validation",
+            "https://github.com/wolny/pytorch-3dunet/issues/53",
+        ),
+        Reference(
+            "ipolharvard/ethos-ares#20: paper results affected",
+            "https://github.com/ipolharvard/ethos-ares/issues/20",
+        ),
+        Reference(
+            "LAION-AI/CLIP_benchmark#73: evaluation in train mode",
+            "https://github.com/LAION-AI/CLIP_benchmark/issues/73",
+        ),
+    ),
+    examples=(
+        Example(
+            "An inference script that loads weights and never calls eval()",
+            """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(12, 32)
+        self.norm = nn.BatchNorm1d(32)
+
+    def forward(self, x):
+        return self.norm(self.body(x))
+
+
+@torch.inference_mode()
+def predict(net, loader):
+    out = []
+    for x in loader:
+    ^^^ eval-in-train-mode error certain
+        out.append(net(x).argmax(-1))
+    return torch.cat(out)
+
+
+net = Net()
+net.load_state_dict(torch.load("net.pt"))
+print(predict(net, DataLoader(torch.randn(64, 12), batch_size=8)))
+""",
+        ),
+        Example(
+            "A model passed in: its layers are not known",
+            """
+import torch
+
+
+def fit(model, train_loader, val_loader, optimizer, criterion, epochs):
+    for epoch in range(epochs):
+        model.train()
+        for x, y in train_loader:
+            optimizer.zero_grad()
+            criterion(model(x), y).backward()
+            optimizer.step()
+        with torch.no_grad():
+            for x, y in val_loader:
+            ^^^ eval-in-train-mode warning likely
+                print(criterion(model(x), y).item())
+""",
+        ),
+        Example(
+            "No layer depends on the mode",
+            """
+import torch
+from torch import nn
+
+model = nn.Sequential(nn.Linear(12, 32), nn.ReLU(), nn.Linear(32, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def fit(train_loader, held_out):
+    model.train()
+    for x, y in train_loader:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    with torch.no_grad():
+        for x, y in held_out:
+            print((model(x).argmax(1) == y).float().mean().item())
+""",
+        ),
+        Example(
+            "A helper sets the mode",
+            """
+import torch
+from torch import nn
+
+model = nn.Sequential(nn.Linear(12, 32), nn.Dropout(0.5), nn.Linear(32, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def run(loader, training):
+    model.train(training)
+    with torch.set_grad_enabled(training):
+        for x, y in loader:
+            loss = nn.functional.cross_entropy(model(x), y)
+            if training:
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+
+
+def fit(train_loader, held_out):
+    for epoch in range(10):
+        run(train_loader, True)
+        run(held_out, False)
+""",
+        ),
+        Example(
+            "Batch-norm statistics are recalibrated on the training data",
+            """
+import torch
+from torch import nn
+
+model = nn.Sequential(nn.Linear(12, 32), nn.BatchNorm1d(32), nn.Linear(32, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def fit(train_loader):
+    model.train()
+    for x, y in train_loader:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    with torch.no_grad():
+        for x, _ in train_loader:
+            model(x)
+""",
+        ),
+        Example(
+            "Monte-Carlo dropout",
+            """
+import torch
+from torch import nn
+
+model = nn.Sequential(nn.Linear(12, 32), nn.Dropout(0.5), nn.Linear(32, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def fit(train_loader, held_out):
+    model.train()
+    for x, y in train_loader:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    with torch.no_grad():
+        for x, _ in held_out:
+            draws = torch.stack([model(x).softmax(1) for _ in range(20)])
+            print(draws.mean(0), draws.var(0))
+""",
+        ),
+    ),
+)
+
+
+def detect(trace: Trace) -> Iterator[Hit]:
+    trained = {p: trace.forward_of(p) for p in trace.trained}
+    training_modes = {(f.module.id, mode.place) for f in trained.values() for mode in f.modes}
+    walked = {e.loop_place: e.over.id for e in trace.of(LoopEntered) if isinstance(e.over, Obj)}
+    training_loops = {turn.loop.place for f in trained.values() for turn in f.loops}
+    training_data = {walked[place] for place in training_loops if place in walked}
+    for forward in trace.forwards:
+        loop = _evaluation_loop(forward)
+        names = {mode.name for mode in forward.modes}
+        if loop is None or forward.pass_ in trace.used or not names or not names <= {"train", "new"}:
+            continue
+        layers = _mode_layers(trace, forward.module)
+        if trained:
+            if loop.place in training_loops or walked.get(loop.place) in training_data:
+                continue
+            if any(trace.is_training_source(source) for source in forward.sources):
+                continue
+            set_for_training = {(forward.module.id, mode.place) for mode in forward.modes} <= training_modes
+            if not set_for_training or (names != {"train"} and layers is not True) or layers is False:
+                continue
+        elif names != {"new"} or layers is not True or not _is_built_in_view(trace, forward.module):
+            continue
+        yield _hit(trace, forward, loop, layers is True)
+
+
+def _evaluation_loop(forward: Forward) -> Loop | None:
+    """The loop over data that the forward runs in directly, without autograd."""
+    if forward.grad != {False} or forward.through in ("loss", "entry", "functional") or not forward.loops:
+        return None
+    loop = forward.loops[-1].loop
+    return loop if loop.kind in (LoopKind.BATCHES, LoopKind.UNKNOWN) else None
+
+
+def _is_built_in_view(trace: Trace, module: Obj) -> bool:
+    return module.origin is Origin.BUILT and not trace.escaped & set(trace.lineage(module.id))
+
+
+def _mode_layers(trace: Trace, module: Obj) -> bool | None:
+    """Does its output depend on the mode? None when not all of its parts are known."""
+    whole = (module, *trace.parts(module.id))
+    if any(_depends_on_mode(part) for part in whole):
+        return True
+    return False if all(_is_known(part) for part in whole) else None
+
+
+def _depends_on_mode(part: Obj) -> bool:
+    last = part.type_name.rpartition(".")[2]
+    if any(name in last for name in MODE_LAYERS):
+        rate = part.arguments.get("p", 0)
+        return not (isinstance(rate, Const) and rate.value == 0)
+    if last.startswith("Transformer") and part.type_name.startswith("torch."):
+        return True  # its default is a dropout of 0.1
+    rate = part.arguments.get("dropout")
+    return rate is not None and not (isinstance(rate, Const) and rate.value == 0)
+
+
+def _is_known(part: Obj) -> bool:
+    if part.kind is Kind.PARAMETER:
+        return True
+    if part.origin is not Origin.BUILT:
+        return False
+    return not part.cls.open_bases if part.cls is not None else part.type_name.startswith("torch.")
+
+
+def _hit(trace: Trace, forward: Forward, loop: Loop, has_layers: bool) -> Hit:
+    name = called(forward.module, "the model")
+    learns = trace.has_layer(forward.module.id, "BatchNorm")
+    doubt = "" if has_layers else " (if it has dropout or batch-norm: its layers are not all known)"
+    return Hit(
+        _header(loop, forward),
+        Severity.ERROR if learns else Severity.WARNING,
+        weaker(grade(int(not has_layers)), grade(int(forward.belief))),
+        f"{name} is evaluated in train mode: dropout is on and batch-norm learns from this data{doubt}. Call "
+        "eval() before.",
+        distinct(_chain(trace, forward)),
+        frozenset({("module", forward.module.id)}),
+        (forward, loop),
+    )
+
+
+def _header(loop: Loop, forward: Forward) -> Place:
+    """The word `for` of the evaluation loop: the mode is wrong for all of it."""
+    if loop.place.path != forward.place.path:
+        return forward.place
+    line, column = loop.place.span.line, loop.place.span.column
+    return Place(loop.place.path, Span(line, column, line, column + len("for")))
+
+
+def _chain(trace: Trace, forward: Forward) -> Iterator[Evidence]:
+    places = sorted(
+        {mode.place for mode in forward.modes if mode.place is not None},
+        key=lambda place: (place.path, place.span),
+    )
+    for place in places[:2]:
+        yield from step(place, "train mode is set here")
+    if not places:
+        yield from step(forward.module.place, "made here, in train mode, and never switched")
+    part = next((p for p in trace.parts(forward.module.id) if _depends_on_mode(p)), None)
+    if part is not None:
+        yield from step(part.place, f"`{part.type_name.rpartition('.')[2]}` depends on the mode")
+    yield from step(forward.place, "this forward of the evaluation runs in train mode")
+
+
+def fixes(hit: Hit, file: SourceFile) -> Iterator[Fix]:
+    if not isinstance(hit.facts, tuple):
+        return
+    forward, loop = hit.facts
+    title = "Call eval() before the evaluation (changes its numbers)"
+    receiver = _module_text(file, forward)
+    edit = None
+    found = innermost_statement(file.module, hit.place.span)
+    same = _function_of(file, forward.place) == _function_of(file, loop.place)
+    if receiver is not None and found is not None and same and isinstance(found[0], nodes.For):
+        edit = insert_statement_before(file, found[1].line, found[1].column, f"{receiver}.eval()")
+    yield Fix(title, Safety.ADVICE if edit is None else Safety.UNSAFE, () if edit is None else (edit,))
+
+
+def _module_text(file: SourceFile, forward: Forward) -> str | None:
+    """How the module is written where it is called: a name or attribute that costs nothing to repeat."""
+    if forward.place.path != file.path or forward.through != "call":
+        return None
+    found = innermost_expression(file.module, forward.place.span, nodes.Call)
+    if found is None or not isinstance(found[0], nodes.Call):
+        return None
+    if not isinstance(found[0].func, nodes.Name | nodes.Attribute):
+        return None
+    return file.slice(found[0].func.span.shifted(found[1].line - found[0].span.line))
+
+
+def _function_of(file: SourceFile, place: Place) -> tuple[int, int] | None:
+    """Where the innermost function around `place` begins."""
+    inner = None
+    for statement, span in statements(file.module):
+        if isinstance(statement, nodes.FunctionDef) and span.line <= place.span.line <= span.end_line:
+            inner = (span.line, span.column)
+    return inner
