@@ -53,7 +53,8 @@ def read_statements(path: str, text: str) -> Stated:
         origin = Origin(path, comment.line + 1)
         stated.by_line.setdefault(_line_below(rows, comment.line), {}).update(values)
         for name, value in values.items():
-            stated.by_name.setdefault(PLAN_NAMES.get(name, name), (value, origin))
+            for key in {name, PLAN_NAMES.get(name, name)}:
+                stated.by_name.setdefault(key, (value, origin))
     return stated
 
 

@@ -509,7 +509,11 @@ def _isinstance(it: Interpreter, args: list[Value], keywords: Keywords) -> Value
     if isinstance(value, Unknown):
         return Unknown(f"the type of {value.why}", value.origin)
     cls = it.class_of(value)
-    return any(_is_kind(it, cls, value, one) for one in _flat(wanted))
+    kinds = _flat(wanted)
+    if any(_is_kind(it, cls, value, one) for one in kinds):
+        return True
+    unknown = next((one for one in kinds if isinstance(one, Unknown)), None)
+    return False if unknown is None else Unknown(f"whether a value is of {unknown.why}", unknown.origin)
 
 
 def _is_kind(it: Interpreter, cls: Class, value: Value, wanted: Value) -> bool:

@@ -14,6 +14,7 @@ from torchwise_analysis.interp.concrete.errors import Stopped
 from torchwise_analysis.interp.concrete.values import (
     MISSING,
     Class,
+    Drawn,
     Instance,
     Int,
     Iter,
@@ -99,6 +100,8 @@ def plain_binary(it: Interpreter, op: str, left: Value, right: Value) -> Value:
 
 def binary(it: Interpreter, op: str, left: Value, right: Value) -> Value:
     """`left op right`."""
+    if op == "%" and isinstance(left, str):
+        return plain_binary(it, op, left, right)
     if isinstance(left, Tensor) or isinstance(right, Tensor):
         return tensor_binary(it, op, left, right)
     if isinstance(left, Unknown):
@@ -538,6 +541,9 @@ def index_of(it: Interpreter, value: Value) -> int:
         method = value.cls.find("__index__")
         if method is not MISSING:
             return index_of(it, it.call(method, [value], {}))
+    if isinstance(value, Drawn):
+        it.assume(f"a random size is the largest that may be drawn: {value.largest}")
+        return value.largest
     if isinstance(value, (Unknown, Symbol)):
         raise Stopped(f"{value.why} decides about a length", getattr(value, "origin", None) or it.origin())
     known = it.library.known_number(value)

@@ -25,6 +25,7 @@ from torchwise_analysis.interp.concrete.values import (
 from torchwise_analysis.interp.core.constants import MAX_TEXT_LENGTH, TooLarge
 from torchwise_memory.runtime.device import Device
 from torchwise_memory.runtime.dtypes import DType
+from torchwise_memory.runtime.tensor import Tensor
 
 if TYPE_CHECKING:
     from torchwise_analysis.interp.concrete.interpreter import Interpreter
@@ -201,9 +202,10 @@ def _below(it: Interpreter, name: str, args: list[Value], keywords: dict[str, Va
 def percent(it: Interpreter, template: str, value: Value) -> Value:
     """`template % value` for numbers and texts; not known where a part is not."""
     items = value if isinstance(value, tuple) else (value,)
-    unknown = next((v for v in cast("tuple[Value, ...]", items) if isinstance(v, (Unknown, Symbol))), None)
+    unknown = next((v for v in cast("tuple[Value, ...]", items) if isinstance(v, (Unknown, Symbol, Tensor))), None)
     if unknown is not None:
-        return Unknown(f"a text made of {unknown.why}")
+        why = "the value of a tensor" if isinstance(unknown, Tensor) else unknown.why
+        return Unknown(f"a text made of {why}")
     plain = tuple(
         v if isinstance(v, (int, float)) and not isinstance(v, bool) else text_of(it, v)
         for v in cast("tuple[Value, ...]", items)

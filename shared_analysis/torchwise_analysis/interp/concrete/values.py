@@ -76,6 +76,16 @@ class Symbol:
         self.constant = constant
 
 
+class Drawn(Symbol):
+    """A random whole number; where it decides about a size, the largest is what a peak sees."""
+
+    __slots__ = ("largest",)
+
+    def __init__(self, largest: int) -> None:
+        super().__init__("a random number")
+        self.largest = largest
+
+
 class Class:
     """A class of the program, or a built-in or library type made visible to it.
 

@@ -288,6 +288,8 @@ class Library:
         key = f"{native.name}.{name}"
         if key in self.methods:
             return self.methods[key]
+        if name == "convert_sync_batchnorm":
+            return Builtin(key, _synchronized, static=True)
         function = native.methods.get(name)
         if function is not None:
             made = Builtin(key, lambda it, a, k: self._method(function, name, a, k))
@@ -562,6 +564,10 @@ class Library:
 
     def call_object(self, callee: Value, args: list[Value], keywords: Keywords) -> Value:
         """Calling an object of the runtime that is neither module nor function."""
+        if isinstance(callee, DType):
+            # numpy.float32(x): a conversion
+            value = args[0] if args else 0
+            return self.call_method(self.it, value, "to", [callee], {}) if isinstance(value, Tensor) else value
         cls = self.class_of(callee)
         method = cls.find("__call__")
         if isinstance(method, Builtin):
@@ -1118,6 +1124,11 @@ def _property_of(attribute: NativeAttribute, name: str) -> Property:
         False,
         name,
     )
+
+
+def _synchronized(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    it.assume("batch norm that is synchronized between processes takes what batch norm takes")
+    return args[0] if args else keywords["module"]
 
 
 def _is_unread(args: list[Value], keywords: Keywords) -> bool:

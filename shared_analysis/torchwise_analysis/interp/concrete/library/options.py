@@ -130,6 +130,10 @@ def _option(it: Interpreter, args: list[Value], keywords: Keywords) -> tuple[str
     long = next((n for n in names if n.startswith("--")), names[0] if names else "")
     name = text.text_of(it, keywords.get("dest", long.lstrip("-").replace("-", "_")))
     shown = long or name
+    if name in it.stated:
+        value, where = it.stated[name]
+        it.assume(f"{shown} is {value}, as line {where.line} states")
+        return name, it.library.stated_value(value)
     action = keywords.get("action")
     if action == "store_true":
         if name in _CARD_SWITCHES:
@@ -139,15 +143,12 @@ def _option(it: Interpreter, args: list[Value], keywords: Keywords) -> tuple[str
     if action == "store_false":
         return name, keywords.get("default", True)
     if "default" in keywords:
-        return name, _typed_default(it, keywords)
+        place = _from_launch_line(it, names, shown, keywords) if _names_data(name, keywords["default"]) else MISSING
+        return name, _typed_default(it, keywords) if place is MISSING else place
     if action in ("version", "help"):
         return "", None
     if action == "count" or (shown.startswith("-") and keywords.get("required") is not True):
         return name, None
-    if name in it.stated:
-        value, where = it.stated[name]
-        it.assume(f"{shown} is {value}, as line {where.line} states")
-        return name, it.library.stated_value(value)
     given = _from_launch_line(it, names, shown, keywords)
     if given is not MISSING:
         return name, given
@@ -158,6 +159,11 @@ def _option(it: Interpreter, args: list[Value], keywords: Keywords) -> tuple[str
     if keywords.get("nargs") in ("?", "*", "..."):
         return name, None if keywords.get("nargs") == "?" else []
     return name, Unknown(f"the option {shown}, which has no default", it.origin())
+
+
+def _names_data(name: str, default: Value) -> bool:
+    """Whether an option says where the data is and is left empty: which folder it is changes nothing else."""
+    return default == "" and "data" in name
 
 
 def _from_launch_line(it: Interpreter, names: list[str], shown: str, keywords: Keywords) -> Value:

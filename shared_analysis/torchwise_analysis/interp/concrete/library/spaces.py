@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from torchwise_analysis.interp.concrete.library import configs, data, files, gymnasium, huggingface, images, numbers, torchspace, training, vision
+from torchwise_analysis.interp.concrete.library import configs, data, files, gymnasium, huggingface, images, launchers, numbers, torchspace, training, vision
 from torchwise_analysis.interp.concrete.library.stdlib import standard_modules
 from torchwise_analysis.interp.concrete.values import MISSING, Builtin, Class, Namespace, Opaque, Value
 from torchwise_memory.classes import CLASS_FUNCTIONS, CLASSES
@@ -59,6 +59,10 @@ class Spaces:
             "fsspec": files.fsspec_module,
             **dict.fromkeys(("easydict", "addict", "box", "munch"), configs.easydict_module),
             **dict.fromkeys(("gymnasium", "gym"), gymnasium.gymnasium_module),
+            "fire": launchers.fire_module,
+            "typer": launchers.typer_module,
+            "click": launchers.click_module,
+            "multiprocessing": lambda it: Namespace("multiprocessing", launchers.multiprocessing_members("")),
             "PIL": images.pillow,
             "PIL.Image": images.image_module,
         }

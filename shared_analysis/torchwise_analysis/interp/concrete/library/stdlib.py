@@ -24,6 +24,7 @@ from torchwise_analysis.interp.concrete.values import (
     Builtin,
     Class,
     ClassMethod,
+    Drawn,
     Function,
     Instance,
     Iter,
@@ -277,7 +278,8 @@ def _attrgetter(it: Interpreter, args: list[Value], keywords: Keywords) -> Value
 
 def _random() -> dict[str, Value]:
     def integer(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
-        return Symbol("a random number")
+        last = args[-1] if args else None
+        return Drawn(int(last)) if isinstance(last, int) and len(args) > 1 else Symbol("a random number")
 
     def real(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
         return Symbol("a random number", is_int=False)
@@ -285,12 +287,27 @@ def _random() -> dict[str, Value]:
     members: dict[str, Value] = {n: Builtin(n, integer) for n in ("randint", "randrange", "getrandbits")}
     members |= {n: Builtin(n, real) for n in ("random", "uniform", "gauss", "normalvariate", "betavariate")}
     members |= {n: Builtin(n, _nothing) for n in ("seed", "shuffle", "setstate")}
-    members["choice"] = Builtin("choice", lambda it, a, k: next(it.iterate(a[0])))
+    members["choice"] = Builtin("choice", _choice)
     members["choices"] = Builtin("choices", _choices)
     members["sample"] = Builtin("sample", _sample)
     members["getstate"] = Builtin("getstate", _nothing)
     members["Random"] = Builtin("Random", lambda it, a, k: Namespace("random.Random", dict(members)))
     return members
+
+
+def _choice(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    """Of numbers the largest, which a peak sees in the end; else the first."""
+    if isinstance(args[0], (Unknown, Symbol)):
+        return Unknown(f"a random element of {args[0].why}", it.origin())
+    items = operators.bounded_list(it, it.iterate(args[0]))
+    if not items:
+        raise it.error("IndexError", "Cannot choose from an empty sequence")
+    numbers = [item for item in items if isinstance(item, int) and not isinstance(item, bool)]
+    if len(numbers) == len(items):
+        it.assume(f"of random numbers the largest is drawn: {max(numbers)}")
+        return max(numbers)
+    it.assume("a random choice is the first of its elements")
+    return items[0]
 
 
 def _choices(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 
 from torchwise_analysis.interp.concrete import operators
 from torchwise_analysis.interp.concrete.errors import Stopped
+from torchwise_analysis.interp.concrete.library.launchers import multiprocessing_members
 from torchwise_analysis.interp.concrete.values import (
     MISSING,
     Builtin,
@@ -54,6 +55,7 @@ def torch_members(it: Interpreter) -> dict[str, Value]:
     members.update(_questions())
     members.update(_checkpoint())
     members.update(_distributed())
+    members.update(multiprocessing_members("torch.multiprocessing."))
     return members
 
 

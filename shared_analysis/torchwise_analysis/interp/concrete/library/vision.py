@@ -96,6 +96,9 @@ def transforms_module(it: Interpreter) -> Namespace:
     for name in _SIZED:
         members[name] = Builtin(name, _sized)
     members["Resize"] = Builtin("Resize", _resize)
+    members["RandomCrop"] = Opaque(
+        "transforms.RandomCrop", {"get_params": Builtin("get_params", _crop_params)}, call=_sized
+    )
     for name in ("ToTensor", "PILToTensor", "ToImage"):
         members[name] = Builtin(name, lambda it, a, k: Opaque("transforms.ToTensor", call=_to_tensor))
     members["Compose"] = Builtin("Compose", _compose)
@@ -183,6 +186,12 @@ def functional_module(it: Interpreter) -> Namespace:
     ):
         members[name] = now(_neutral(name))
     return Namespace("torchvision.transforms.functional", members)
+
+
+def _crop_params(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    """Where `RandomCrop` would cut: the corner does not matter."""
+    size = list(it.iterate(args[1] if len(args) > 1 else keywords["output_size"]))
+    return (0, 0, size[0], size[-1])
 
 
 def _sized(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
