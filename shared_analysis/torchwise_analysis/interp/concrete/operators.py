@@ -81,6 +81,7 @@ _TENSOR_IN_PLACE = {
     "&": "bitwise_and_",
     "|": "bitwise_or_",
 }
+_SET_OPERATORS = frozenset({"-", "&", "|", "^"})
 _HOST_ERRORS = (TypeError, ValueError, ZeroDivisionError, OverflowError, KeyError, IndexError)
 
 
@@ -122,6 +123,10 @@ def binary(it: Interpreter, op: str, left: Value, right: Value) -> Value:
         left = tuple(left)
     if isinstance(right, Size):
         right = tuple(right)
+    if op in _SET_OPERATORS and isinstance(left, list) and isinstance(right, (list, set, frozenset, tuple, dict)):
+        # the views that `keys()` and `items()` give behave as sets
+        left = {key_of(it, v) for v in cast("list[Value]", left)}
+        right = {key_of(it, v) for v in it.iterate(right)}
     if not (_carrier(left) and _carrier(right)):
         native = it.library.native_binary(it, op, left, right)
         if native is not MISSING:

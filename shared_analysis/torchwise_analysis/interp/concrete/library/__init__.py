@@ -339,7 +339,7 @@ class Library:
         made = native.make()
         if isinstance(made, Module):
             made.program_class = cls
-            if isinstance(cls.find("forward"), Function):
+            if any("forward" in c.members for c in cls.mro if "native" not in c.traits):
                 made.forward_override = self.override
             self.models.append((weakref.ref(made), self.it.origin()))
         elif cls.tag != native.name:

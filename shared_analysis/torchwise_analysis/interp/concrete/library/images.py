@@ -119,6 +119,82 @@ def image_of(shape: tuple[int, ...], source: str = "") -> Opaque:
     return made
 
 
+# --------------------------------------------------------------------------- OpenCV
+
+
+def opencv_module(it: Interpreter) -> Namespace:
+    """`cv2`: images are arrays of height, width and channels."""
+    members: dict[str, Value] = {
+        "imread": Builtin("cv2.imread", _imread),
+        "resize": Builtin("cv2.resize", _array_resize),
+        "copyMakeBorder": Builtin("cv2.copyMakeBorder", _array_border),
+        "cvtColor": Builtin("cv2.cvtColor", _first),
+        "setNumThreads": Builtin("cv2.setNumThreads", lambda it, a, k: None),
+        "ocl": Namespace("cv2.ocl", {"setUseOpenCL": Builtin("setUseOpenCL", lambda it, a, k: None)}),
+        "getRotationMatrix2D": Builtin("cv2.getRotationMatrix2D", lambda it, a, k: Opaque("a rotation")),
+        "warpAffine": Builtin("cv2.warpAffine", _array_warp),
+    }
+    for name in ("flip", "GaussianBlur", "blur", "medianBlur", "LUT"):
+        members[name] = Builtin(f"cv2.{name}", _first)
+    for number, name in enumerate(("INTER_NEAREST", "INTER_LINEAR", "INTER_CUBIC", "INTER_AREA")):
+        members[name] = number
+    members |= {"IMREAD_GRAYSCALE": 0, "IMREAD_COLOR": 1, "BORDER_CONSTANT": 0, "COLOR_BGR2RGB": 4, "COLOR_RGB2BGR": 4}
+    return Namespace("cv2", members)
+
+
+def _first(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    return args[0]
+
+
+def _imread(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    flags = args[1] if len(args) > 1 else keywords.get("flags", 1)
+    shape = (1, *PHOTOGRAPH[1:]) if flags == 0 else PHOTOGRAPH
+    return as_tensor(it, image_of(shape, "the data"), "uint8", channels_last=True)
+
+
+def _array_of(it: Interpreter, array: Value, height: Value, width: Value) -> Value:
+    """An array like `array` with another height and width."""
+    if isinstance(array, Unknown):
+        return array
+    shape = list(it.iterate(it.get_attribute(array, "shape")))
+    extents = (operators.index_of(it, height), operators.index_of(it, width), *shape[2:])
+    dtype = it.get_attribute(array, "dtype")
+    return it.library.call_function(it, "torch.empty", [extents], {"dtype": dtype})
+
+
+def _array_resize(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    array = args[0]
+    size = args[1] if len(args) > 1 else keywords.get("dsize")
+    if size is None and not isinstance(array, Unknown):
+        height, width, *_ = it.iterate(it.get_attribute(array, "shape"))
+        factors = [keywords.get("fy"), keywords.get("fx")]
+        if any(not isinstance(f, (int, float)) for f in factors):
+            it.assume("an image that is scaled at random keeps its size")
+            return array
+        size = (int(cast(int, width) * cast(float, factors[1])), int(cast(int, height) * cast(float, factors[0])))
+    items = list(it.iterate(size)) if isinstance(size, (list, tuple)) else []
+    if len(items) != 2:
+        return Unknown("an image of a size that is not known", it.origin())
+    return _array_of(it, array, items[1], items[0])
+
+
+def _array_border(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    array, sides = args[0], args[1:5]
+    if isinstance(array, Unknown) or len(sides) < 4:
+        return Unknown("an image with a border", it.origin())
+    height, width, *_ = it.iterate(it.get_attribute(array, "shape"))
+    for side in sides[:2]:
+        height = operators.binary(it, "+", height, side)
+    for side in sides[2:]:
+        width = operators.binary(it, "+", width, side)
+    return _array_of(it, array, height, width)
+
+
+def _array_warp(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    size = list(it.iterate(args[2] if len(args) > 2 else keywords["dsize"]))
+    return _array_of(it, args[0], size[1], size[0])
+
+
 def _extents(it: Interpreter, value: Value) -> list[int] | None:
     if not isinstance(value, (list, tuple)):
         return None
