@@ -412,6 +412,8 @@ class Library:
 
     def is_abstract_kind(self, value: Value, cls: Class, wanted: Class) -> bool:
         """`isinstance(x, collections.abc.Sequence)` and the like."""
+        if wanted.name == "ndarray":
+            return isinstance(value, Tensor) and device_of(value.device).type == "cpu" and not value.requires_grad
         kinds = _ABSTRACT.get(wanted.name)
         if kinds is not None and not wanted.tag:
             carrier = value.payload if isinstance(value, Instance) and value.payload is not None else value

@@ -86,6 +86,21 @@ def numpy_module(it: Interpreter) -> Namespace:
     return Namespace("numpy", members)
 
 
+def scipy_optimize(it: Interpreter) -> Namespace:
+    """`scipy.optimize`, as far as a training step uses it."""
+    return Namespace("scipy.optimize", {"linear_sum_assignment": Builtin("linear_sum_assignment", _assignment)})
+
+
+def _assignment(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    """Rows and columns of an assignment: one pair for each row or column, whichever are fewer."""
+    costs = args[0]
+    if not isinstance(costs, Tensor) or costs.ndim != 2:
+        return Unknown("an assignment", it.origin())
+    count = min(costs.shape)
+    kind = {"dtype": DTYPES["int64"]}
+    return tuple(it.library.call_function(it, "torch.empty", [(count,)], dict(kind)) for _ in range(2))
+
+
 def astype(tensor: Tensor) -> Builtin:
     """`array.astype(type)`."""
 

@@ -63,6 +63,7 @@ class Spaces:
             "typer": launchers.typer_module,
             "click": launchers.click_module,
             "multiprocessing": lambda it: Namespace("multiprocessing", launchers.multiprocessing_members("")),
+            "scipy.optimize": numbers.scipy_optimize,
             "cv2": images.opencv_module,
             "PIL": images.pillow,
             "PIL.Image": images.image_module,
