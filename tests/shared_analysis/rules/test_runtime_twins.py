@@ -329,6 +329,42 @@ def test_a_call_of_the_wrapper_lets_it_prepare_each_backward() -> None:
     assert len(after["prepared"]) == len(after["losses"])
 
 
+SCALED_TWICE = (
+    HEAD
+    + """\
+class Accelerator:
+    def __init__(self, gradient_accumulation_steps):
+        self.steps = gradient_accumulation_steps
+
+    def backward(self, loss):  # as in Accelerate: the loss is divided by the window
+        (loss / self.steps).backward()
+
+accelerator = Accelerator(gradient_accumulation_steps=3)
+model = nn.Linear(12, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+losses = []
+for i, (x, y) in enumerate(loader):
+    loss = nn.functional.cross_entropy(model(x), y){division}
+    accelerator.backward(loss)
+    losses.append(float(nn.functional.cross_entropy(model(x), y).detach()))
+    if (i + 1) % 3 == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+)
+
+
+def test_without_its_division_the_window_is_a_mean() -> None:
+    imported = "from accelerate import Accelerator\n"
+    own = SCALED_TWICE[SCALED_TWICE.index("class Accelerator") : SCALED_TWICE.index("accelerator = ")]
+    seen = SCALED_TWICE.replace(own, imported).format(division=" / 3")
+    new, safety = fixed(seen, "accumulation-scaled-twice")
+    assert safety is Safety.UNSAFE
+    reference = SCALED_TWICE.format(division="")
+    assert new.replace(imported, own) == reference
+    assert not same(execute(SCALED_TWICE.format(division=" / 3")), execute(reference))
+
+
 def test_every_edit_that_an_example_shows_has_a_twin_here() -> None:
     """A rule whose edits are not executed above must not offer any."""
     tested = Path(__file__).read_text(encoding="utf-8")

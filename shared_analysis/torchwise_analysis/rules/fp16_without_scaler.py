@@ -1,0 +1,248 @@
+"""fp16-without-scaler: float16 autocast trains without scaling the loss."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchwise_analysis.findings import Evidence, Fix, Safety, Severity
+from torchwise_analysis.fixes import SourceFile
+from torchwise_analysis.interp.abstract.events import ApiCall, Backward, Forward, ScalerUpdate
+from torchwise_analysis.interp.abstract.trace import Trace
+from torchwise_analysis.interp.abstract.values import Const, Kind
+from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
+from torchwise_analysis.rules._reading import distinct, doubt, grade
+
+WRONG = """
+import torch
+from torch import nn
+
+model = nn.Linear(12, 4).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def train(loader):
+    for x, y in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        ^^^^^^^^^^^^^^^ fp16-without-scaler error certain
+        optimizer.step()
+"""
+
+RIGHT = """
+import torch
+from torch import nn
+
+model = nn.Linear(12, 4).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler()
+
+
+def train(loader):
+    for x, y in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = nn.functional.cross_entropy(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+"""
+
+RULE = Rule(
+    code="TW505",
+    name="fp16-without-scaler",
+    category=Category.ACCUMULATION,
+    severity=Severity.ERROR,
+    claim="The training forward runs under float16 autocast and its loss is not scaled before the backward.",
+    cost=(
+        "Below about 6e-8 a float16 gradient is zero. Without a scaled loss the small gradients of early "
+        "layers vanish and those layers stop learning; the loss falls more slowly or stalls, and nothing "
+        "raises. The speed of float16 is paid for with a worse model."
+    ),
+    wrong=Example("float16 autocast, plain backward", WRONG),
+    right=Example("With a gradient scaler", RIGHT),
+    silent=(
+        "bfloat16, which has the range of float32, or autocast on the CPU",
+        "the loss is scaled by a GradScaler or by hand",
+        "evaluation",
+        "a framework owns the precision (Accelerate, Fabric, Lightning, an engine, a Trainer)",
+        "the type or the device of the autocast cannot be read",
+    ),
+    grading=(
+        "Always an error. Certain with a literal float16; likely when the type is left out on cuda, where "
+        "float16 is the default."
+    ),
+    fix=(
+        "Advice, two ways: `dtype=torch.bfloat16` on Ampere and later, or the whole protocol of a GradScaler "
+        "(`scale`, `step`, `update`, `unscale_` before clipping)."
+    ),
+    references=(
+        Reference(
+            "AMP examples: typical mixed precision training",
+            "https://docs.pytorch.org/docs/stable/notes/amp_examples.html#typical-mixed-precision-training",
+        ),
+        Reference(
+            "torch.amp: gradient scaling", "https://docs.pytorch.org/docs/stable/amp.html#gradient-scaling"
+        ),
+    ),
+    examples=(
+        Example(
+            "The default type on cuda",
+            """
+import torch
+from torch import nn
+
+model = nn.Linear(12, 4).cuda()
+optimizer = torch.optim.Adam(model.parameters())
+
+
+def train(loader):
+    for x, y in loader:
+        optimizer.zero_grad()
+        with torch.autocast(device_type="cuda"):
+            loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        ^^^^^^^^^^^^^^^ fp16-without-scaler error likely
+        optimizer.step()
+""",
+        ),
+        Example(
+            "bfloat16 needs no scaler",
+            """
+import torch
+from torch import nn
+
+model = nn.Linear(12, 4).cuda()
+optimizer = torch.optim.Adam(model.parameters())
+
+
+def train(loader):
+    for x, y in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+""",
+        ),
+        Example(
+            "float16 for the evaluation only",
+            """
+import torch
+from torch import nn
+
+model = nn.Linear(12, 4).cuda()
+optimizer = torch.optim.Adam(model.parameters())
+
+
+def train(loader, held_out):
+    for x, y in loader:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    model.eval()
+    with torch.no_grad(), torch.autocast("cuda", dtype=torch.float16):
+        for x, y in held_out:
+            print(nn.functional.cross_entropy(model(x), y).item())
+    model.train()
+""",
+        ),
+        Example(
+            "The loss is scaled by hand",
+            """
+import torch
+from torch import nn
+
+model = nn.Linear(12, 4).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def train(loader):
+    for x, y in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = nn.functional.cross_entropy(model(x), y)
+        (loss * 1024).backward()
+        for p in model.parameters():
+            p.grad /= 1024
+        optimizer.step()
+""",
+        ),
+        Example(
+            "Autocast on the CPU is bfloat16",
+            """
+import torch
+from torch import nn
+
+model = nn.Linear(12, 4)
+optimizer = torch.optim.Adam(model.parameters())
+
+
+def train(loader):
+    for x, y in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cpu"):
+            loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+""",
+        ),
+    ),
+)
+
+
+def detect(trace: Trace) -> Iterator[Hit]:
+    if trace.of(ScalerUpdate) or any(o.kind is Kind.SCALER for o in trace.objects.values()):
+        return
+    on_cuda = any(_is_on_cuda(call) for call in trace.api("torch.autocast", "torch.amp.autocast")) or bool(
+        trace.api("torch.cuda.amp.autocast")
+    )
+    for backward in trace.backwards:
+        if backward.how != "tensor" or backward.loss is None or not backward.before:
+            continue
+        if backward.loss.scaled or any(f.op == "*" for f in backward.loss.factors):
+            continue
+        low = [f for f in _forwards(trace, backward) if _is_float16(f, on_cuda)]
+        if low:
+            yield _hit(backward, low[0])
+
+
+def _forwards(trace: Trace, backward: Backward) -> Iterator[Forward]:
+    for p in sorted(backward.passes):
+        if p in trace.passes:
+            yield trace.passes[p].forward
+
+
+def _is_float16(forward: Forward, on_cuda: bool) -> bool:
+    kind = forward.scene.autocast
+    return kind in ("float16", "half") or (kind == "default" and on_cuda)
+
+
+def _is_on_cuda(call: ApiCall) -> bool:
+    device = call.arguments.get("device_type", 0)
+    return isinstance(device, Const) and str(device.value).startswith("cuda")
+
+
+def _hit(backward: Backward, forward: Forward) -> Hit:
+    by_default = forward.scene.autocast == "default"
+    return Hit(
+        backward.place,
+        Severity.ERROR,
+        grade(int(by_default)),
+        "the forward runs in float16 and this loss is not scaled: small gradients become zero. Use bfloat16 "
+        "or "
+        "a GradScaler." + doubt((by_default, "the type is left to the default, which is float16 on cuda")),
+        distinct(
+            (
+                Evidence(forward.place, "this forward runs under float16 autocast"),
+                Evidence(backward.place, "and this backward begins with an unscaled loss"),
+            )
+        ),
+        frozenset({("backward", backward.place)}),
+    )
+
+
+def fixes(hit: Hit, file: SourceFile) -> Iterator[Fix]:  # noqa: ARG001 - advice needs no text
+    yield Fix("Use `dtype=torch.bfloat16` (Ampere and later)", Safety.ADVICE, ())
+    yield Fix("Scale the loss with a GradScaler: `scale`, `step`, `update`", Safety.ADVICE, ())
