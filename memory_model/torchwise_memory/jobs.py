@@ -243,7 +243,7 @@ def _style(workload: Workload, facts: _Facts, choices: _Choices, training: bool)
         attention = "eager"
     checkpointing = _checkpointing(workload, choices) if training else "none"
     expand = library in ("litgpt", "torchtune", "torchtitan") or (
-        "flash" not in text and facts.year < 2025.0 and library == "transformers"
+        "flash" not in text and facts.year < 2025.4 and library == "transformers"
     )
     if library == "litgpt":
         loss = "chunked" if workload.loss_chunk else "split"

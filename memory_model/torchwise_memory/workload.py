@@ -184,7 +184,11 @@ def _framework(text: str) -> str:
 
 
 def _year(version: str) -> float | None:
-    """The first date or year in a text, as a fraction of years."""
+    """When the library was current, as a fraction of years: by its version, else the first date of the text."""
+    library = re.search(r"transformers\s*4\.(\d+)", version)
+    if library:
+        # about twelve releases a year; 4.46 came in October 2024
+        return 2024.8 + (int(library[1]) - 46) * 0.083
     dated = re.search(r"(20\d\d)-(\d\d)", version)
     if dated:
         return int(dated[1]) + (int(dated[2]) - 1) / 12

@@ -1,0 +1,146 @@
+"""`torchwise estimate --model NAME`: a job described by options instead of a script."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from torchwise_memory.report import Estimate, Kind, Origin, PlanField, Source, Verdict
+from torchwise_server.cli import Exit, UsageError
+from torchwise_server.cli.console import report_console
+from torchwise_server.cli.output import complain, say
+from torchwise_server.reporters.sources import Sources
+
+if TYPE_CHECKING:
+    from torchwise_memory.hardware import Gpu
+    from torchwise_memory.workload import Answer, Workload
+
+_KINDS = {"train": Kind.TRAINING, "generate": Kind.GENERATION, "load": Kind.INFERENCE}
+_PARALLEL = {
+    "ddp": ("DDP", "DDP"),
+    "fsdp": ("FSDP", "FSDP full shard (per transformer block)"),
+    "zero-2": ("ZeRO", "ZeRO-2"),
+    "zero-3": ("ZeRO", "ZeRO-3"),
+    "tp": ("TP", "TP"),
+}
+_BADNESS = (
+    Verdict.FITS,
+    Verdict.PROBABLY_FITS,
+    Verdict.BORDERLINE,
+    Verdict.PROBABLY_OOM,
+    Verdict.OOM,
+)
+
+
+def answer(options: argparse.Namespace) -> int:
+    """Estimate, report, and return the exit status."""
+    from torchwise_memory.hardware import UnknownGpuError, find
+
+    if options.files:
+        raise UsageError("--model describes a run without a script; leave the files out")
+    try:
+        cards = [find(name) for name in options.gpu]
+    except UnknownGpuError as error:
+        raise UsageError(f"{error}; `torchwise gpus` lists them") from None
+    workload = _workload(options)
+    from torchwise_memory.workload import run
+
+    answered = run(workload)
+    if answered.peak.allocated is None:
+        complain(f"no estimate: {answered.why}")
+        return Exit.UNREAD
+    estimate = _estimate(options, workload, answered, cards)
+    _report(options, estimate)
+    if options.fail_on:
+        floor = _BADNESS.index(Verdict(options.fail_on))
+        judged = [gpu.verdict for gpu in estimate.gpus if gpu.verdict is not Verdict.UNKNOWN]
+        return Exit.FINDINGS if any(_BADNESS.index(v) >= floor for v in judged) else Exit.OK
+    return Exit.OK
+
+
+def _workload(options: argparse.Namespace) -> Workload:
+    from torchwise_memory.workload import Workload
+
+    for name in ("batch_size", "seq_len", "image_size", "lora", "accumulate", "gpus"):
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            raise UsageError(f"--{name.replace('_', '-')} {value}: expected a number of at least 1")
+    if options.parallel and options.gpus < 2:
+        raise UsageError(f"--parallel {options.parallel} needs --gpus 2 or more")
+    if options.gpus > 1 and not options.parallel:
+        raise UsageError("--gpus above 1 needs --parallel: how the work is divided decides what a card holds")
+    parallel, words = _PARALLEL[options.parallel] if options.parallel else ("none", "")
+    precision = options.precision or "bf16"
+    half = precision.removeprefix("amp-")
+    peft = None
+    if options.lora is not None:
+        targets = (options.lora_targets or "q_proj,v_proj").split(",")
+        peft = {"method": "LoRA", "rank": options.lora, "targets": targets}
+    quantised = {"nf4": "bnb nf4", "int8": "bnb int8", "gptq-int4": "GPTQ int4"}.get(options.quantise or "")
+    return Workload(
+        model=options.model,
+        task=options.task,
+        gpu=options.gpu[0] if options.gpu else None,
+        gpus=options.gpus,
+        parallel=parallel,
+        parallelism=words,
+        micro_batch=options.batch_size or 1,
+        accumulation=options.accumulate,
+        seq_len=options.seq_len,
+        image=None if options.image_size is None else (options.image_size, options.image_size),
+        weights="fp32" if precision.startswith("amp") else half,
+        autocast=half if precision.startswith("amp") else "none",
+        quantisation=quantised,
+        optimizer=options.optimizer or "AdamW",
+        peft=peft,
+        checkpointing="true" if options.checkpointing else "false",
+        compiled=options.compile,
+        framework="transformers",
+    )
+
+
+def _estimate(options: argparse.Namespace, workload: Workload, answered: Answer, cards: list[Gpu]) -> Estimate:
+    from torchwise_memory.verdict import verdict
+
+    plan = dict(answered.plan)
+    for name, given, why in (
+        ("micro_batch", options.batch_size, "no --batch-size was given"),
+        ("precision", options.precision, "no --precision was given"),
+        ("optimizer", options.optimizer, "no --optimizer was given"),
+    ):
+        if given is None and name in plan:
+            plan[name] = PlanField(plan[name].value, Source.ASSUMED, None, why)
+    if options.seq_len is None and options.image_size is None:
+        plan["seq_len"] = PlanField(None, Source.UNKNOWN, None, "no --seq-len was given; see the assumptions")
+    if options.task != "train":
+        plan.pop("optimizer", None)
+        plan.pop("checkpointing", None)
+    peak = answered.peak
+    return Estimate(
+        origin=Origin(str(workload.model), 1),
+        kind=_KINDS[options.task],
+        plan=plan,
+        parameters=answered.parameters,
+        trainable_parameters=answered.trainable,
+        peak=peak if cards else replace(peak, device=None),
+        phase=answered.phase,
+        breakdown=dict(answered.breakdown),
+        alive=(),
+        assumptions=answered.assumptions,
+        gpus=tuple(verdict(peak.reserved, peak.allocated, card, workload.gpus) for card in cards),
+        gpus_used=workload.gpus,
+    )
+
+
+def _report(options: argparse.Namespace, estimate: Estimate) -> None:
+    sources = Sources(lambda path: path, lambda path: path, lambda path: (), lambda path, line: None)
+    if options.format == "text":
+        from torchwise_server.reporters import estimate_text
+
+        estimate_text.render((estimate,), (), sources, report_console())
+        return
+    from torchwise_server.reporters import estimate_json
+
+    render = estimate_json.render if options.format == "json" else estimate_json.render_lines
+    say(render((estimate,), (), sources))
