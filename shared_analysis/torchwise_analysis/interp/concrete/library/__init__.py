@@ -198,7 +198,7 @@ class Library:
     def _or_absent(self, found: Value, name: str) -> Value:
         """A package that cannot be read counts as not installed where the script is ready for that."""
         if isinstance(found, Unknown) and self.it.expects_import_errors:
-            self.it.assume(f"{name.partition('.')[0]} is not installed")
+            self.it.assume(f"{name} is not installed")
             raise self.it.error("ModuleNotFoundError", f"No module named '{name}'")
         return found
 

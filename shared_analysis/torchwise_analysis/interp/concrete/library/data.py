@@ -78,23 +78,46 @@ def data_module(it: Interpreter) -> Namespace:
     members["default_collate"] = Builtin(
         "default_collate", lambda it, a, k: collate(it, list(it.iterate(a[0])))
     )
-    for name in (
-        "RandomSampler",
-        "SequentialSampler",
-        "WeightedRandomSampler",
-        "BatchSampler",
-        "Sampler",
-        "SubsetRandomSampler",
-    ):
-        members[name] = Builtin(name, lambda it, a, k: Opaque("sampler"))
-    sampler = Opaque("sampler", {"set_epoch": Builtin("set_epoch", lambda it, a, k: None)})
-    members["DistributedSampler"] = Builtin("DistributedSampler", lambda it, a, k: sampler)
+    members |= _samplers(it)
     members["distributed"] = Namespace(
         "torch.utils.data.distributed", {"DistributedSampler": members["DistributedSampler"]}
     )
     members["get_worker_info"] = Builtin("get_worker_info", lambda it, a, k: None)
     members["dataset"] = members["dataloader"] = Namespace("torch.utils.data.dataset", members)
     return Namespace("torch.utils.data", members)
+
+
+def _samplers(it: Interpreter) -> dict[str, Value]:
+    """Samplers: which samples come when does not matter, how many make a batch does."""
+    base = Class("Sampler", (it.types.object,), module="torch.utils.data", tag="torch.utils.data.Sampler")
+    base.mro = (base, it.types.object)
+    base.members["__init__"] = Builtin("__init__", lambda it, a, k: None)
+    base.members["set_epoch"] = Builtin("set_epoch", lambda it, a, k: None)
+    base.members["__len__"] = Builtin("__len__", lambda it, a, k: Symbol("the length of the data"))
+    base.members["__iter__"] = Builtin("__iter__", lambda it, a, k: Unknown("the order of the samples", it.origin()))
+    made: dict[str, Value] = {"Sampler": base}
+    for name in (
+        "RandomSampler", "SequentialSampler", "WeightedRandomSampler", "SubsetRandomSampler", "DistributedSampler", "BatchSampler",
+    ):  # fmt: skip
+        cls = Class(name, (base,), module="torch.utils.data", tag=f"torch.utils.data.{name}")
+        cls.mro = (cls, *base.mro)
+        made[name] = cls
+    cast(Class, made["BatchSampler"]).members["__init__"] = Builtin("__init__", _batch_sampler_init)
+    return made
+
+
+def _batch_sampler_init(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    given = {**dict(zip(("sampler", "batch_size", "drop_last"), args[1:], strict=False)), **keywords}
+    cast(Instance, args[0]).attributes.update(given)
+    return None
+
+
+def _batch_of_sampler(it: Interpreter, sampler: Value) -> Value:
+    """How many samples a batch sampler puts together."""
+    size = it.find_attribute(sampler, "batch_size")
+    if isinstance(size, (int, Unknown, Symbol)):
+        return size
+    return Unknown("the size of a batch sampler's batches", it.origin())
 
 
 def _tensors_init(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
@@ -162,6 +185,8 @@ def _loader_init(it: Interpreter, args: list[Value], keywords: Keywords) -> Valu
     given: dict[str, Value] = {"batch_size": 1, "collate_fn": None, "drop_last": False}
     given.update(zip(_LOADER_PARAMS, args[1:], strict=False))
     given.update(keywords)
+    if given.get("batch_sampler") is not None:
+        given["batch_size"] = _batch_of_sampler(it, given["batch_sampler"])
     receiver.attributes.update(given)
     receiver.attributes["_origin"] = it.origin()
     return None

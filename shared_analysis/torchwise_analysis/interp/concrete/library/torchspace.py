@@ -602,6 +602,7 @@ def _questions() -> dict[str, Value]:
         "get_rng_state": lambda it, a, k: Unknown("the random state", it.origin()),
         "initial_seed": lambda it, a, k: 0,
         "jit.is_scripting": lambda it, a, k: False,
+        "_C._get_tracing_state": lambda it, a, k: None,
         "jit.is_tracing": lambda it, a, k: False,
         "compiler.is_compiling": lambda it, a, k: False,
         "_dynamo.is_compiling": lambda it, a, k: False,
