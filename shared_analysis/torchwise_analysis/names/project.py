@@ -59,6 +59,7 @@ class Project:
         self._found: dict[tuple[str, str], SourceModule | None] = {}
         self._texts: dict[str, str | None] = {}
         self._modules: dict[str, Module | None] = {}
+        self.version = 0  # counts up whenever something that was found may not hold any more
 
     def find(self, name: str, importer: str | None = None) -> SourceModule | None:
         """The module called `name` (absolute, dotted) as imported from the file `importer`."""
@@ -109,6 +110,7 @@ class Project:
         self._texts.pop(path, None)
         self._modules.pop(path, None)
         self._found.clear()
+        self.version += 1
 
     def _search(self, name: str, near: str) -> SourceModule | None:
         parts = name.split(".")

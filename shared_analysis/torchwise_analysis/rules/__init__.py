@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from torchwise_analysis.findings import Confidence, Finding, Fix, Safety
 from torchwise_analysis.fixes import Reanalyse, SourceFile, is_offerable
+from torchwise_analysis.interp.abstract.places import settled
 from torchwise_analysis.rules import precedence
 from torchwise_analysis.rules._framework import Hit, RegisteredRule, Rule, all_rules, rule_named
 from torchwise_analysis.rules.precedence import Judged
@@ -158,16 +159,20 @@ def _finding(
     judged: Judged, entry: RegisteredRule, files: dict[str, SourceFile], failures: list[RuleFailure]
 ) -> Finding:
     hit, rule = judged.hit, judged.rule
+    # places of a trace move with the text, those of a finding are of this text
     return Finding(
         rule.code,
         rule.name,
         hit.severity,
         hit.confidence,
         hit.message,
-        hit.place,
-        hit.evidence,
-        _fixes(entry, hit, files, failures),
-        judged.also,
+        settled(hit.place),
+        tuple(replace(link, place=settled(link.place)) for link in hit.evidence),
+        tuple(
+            replace(fix, edits=tuple(replace(edit, place=settled(edit.place)) for edit in fix.edits))
+            for fix in _fixes(entry, hit, files, failures)
+        ),
+        tuple(replace(one, place=settled(one.place)) for one in judged.also),
     )
 
 

@@ -71,7 +71,7 @@ def _sampler_sharding(m: Machine, value: va.Value) -> ev.Sharding | None:
         if value.kind is va.Kind.SAMPLER and value.place is not None and "open" not in value.traits:
             if "sharding" in value.traits or "rank" in m.taint(*value.arguments, value, *_fields(m, value)):
                 return ev.Sharding(value.type_name, value.place)
-            if value.cls is not None and m.static.strides(value.cls.node):
+            if value.cls is not None and _strides(m, value.cls):
                 return ev.Sharding(value.cls.name, value.place)
             for inner in value.arguments:
                 found = _sampler_sharding(m, first_known(inner)) if _is_sampler(inner) else None
@@ -80,6 +80,11 @@ def _sampler_sharding(m: Machine, value: va.Value) -> ev.Sharding | None:
             return None
         return ev.Sharding(value.name or value.type_name or "a sampler", value.place)
     return ev.Sharding("unknown", None)
+
+
+def _strides(m: Machine, cls: va.Class) -> bool:
+    m.note_read(cls.code)
+    return m.static.strides(cls.node)
 
 
 def _fields(m: Machine, obj: va.Obj) -> tuple[va.Value, ...]:

@@ -137,6 +137,7 @@ def _drops_item_count(m: Machine, function_: va.Function) -> bool:
     `Trainer.training_step`: divides only when the model takes no loss keywords]
     """
     node = function_.node
+    m.note_read(function_.code)
     if not isinstance(node, nd.FunctionDef) or node.name != "compute_loss":
         return False
     name = "num_items_in_batch"

@@ -349,6 +349,7 @@ def _run_own(m: Machine, obj: va.Obj, pass_: int, call: Call, top: bool) -> va.V
         return m.attach(pass_, values, call.node)
     key = (obj.id, m.recording(), m.mode(obj), len(call.arguments.positional), m.world)
     runs, last = m.forward_cache.get(key, (0, va.NONE))
+    m.note_read(own.code)
     body = own.node.body if isinstance(own.node, nd.FunctionDef) else ()
     enough = 2 if top or m.body_facts(body).keeps else 1
     if runs >= enough and isinstance(last, va.Tensor):

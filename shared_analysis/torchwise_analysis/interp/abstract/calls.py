@@ -291,7 +291,7 @@ def make_function(m: Machine, node: nd.FunctionDef | nd.Lambda, owner: va.Class 
     frame = m.frames[-1]
     scope = frame.scope if owner is None else frame.scope[1:]
     defaults = tuple(m.eval(p.default) if p.default is not None else None for p in node.params)
-    return va.Function(None, node, m.file, m.line, scope, defaults, owner=owner)
+    return va.Function(None, m.code(node), m.file, scope, defaults, owner=owner)
 
 
 def call_function(
@@ -304,6 +304,7 @@ def call_function(
 ) -> va.Value:
     """Run a function of the project on these arguments (`entry`: on unknown ones)."""
     m.reached.add(function.key)
+    m.note_read(function.code)
     if function.partial is not None:
         given = {k for k, _ in arguments.keywords}
         arguments = va.Arguments(
@@ -362,7 +363,7 @@ def _budgeted(
     try:
         return run()
     except OutOfFuelError:
-        if m.visits >= whole or len(m.events) >= m.limits.events:
+        if m.visits >= whole or len(m.events) >= m.events_left:
             raise
         if share >= _FAIR_SHARE:
             m.aborted[function.key] = m.aborted.get(function.key, 0) + 1
@@ -401,7 +402,7 @@ def _cannot_matter(m: Machine, function: va.Function, arguments: va.Arguments) -
     if isinstance(node, nd.Lambda):
         return False
     facts = m.body_facts(node.body)
-    if m.relevance.matters(facts.names, facts.size):
+    if m.matters(facts):
         return False
     if any(isinstance(v, (va.Function, va.Class)) for v in arguments):
         return False

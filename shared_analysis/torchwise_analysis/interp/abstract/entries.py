@@ -6,19 +6,20 @@ on shared attributes: an unseen caller calls them again and again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 
 from torchwise_analysis.findings import Place
 from torchwise_analysis.interp.abstract import calls
 from torchwise_analysis.interp.abstract import events as ev
 from torchwise_analysis.interp.abstract import values as va
-from torchwise_analysis.interp.abstract.frames import OUTSIDE, Frame
+from torchwise_analysis.interp.abstract.frames import Frame
 from torchwise_analysis.interp.abstract.join import join
-from torchwise_analysis.interp.abstract.limits import DeadPathError, OutOfFuelError
+from torchwise_analysis.interp.abstract.limits import DeadPathError, OutOfFuelError, StoppedError
 from torchwise_analysis.interp.abstract.loops import Loop, LoopKind, Turn
 from torchwise_analysis.interp.abstract.machine import Machine
-from torchwise_analysis.interp.abstract.static import walk
+from torchwise_analysis.interp.abstract.state import Facts
+from torchwise_analysis.interp.abstract.static import BodyFacts
 from torchwise_analysis.source import nodes as nd
 
 _NEVER_ENTRIES = frozenset(
@@ -28,45 +29,26 @@ _NEVER_ENTRIES = frozenset(
 FunctionKey = tuple[str, int, int, str]
 
 
-def run_module(m: Machine, module: nd.Module, reached: frozenset[FunctionKey]) -> None:
-    """Run everything in a file that can run."""
-    frame_id = m.fresh_id()
-    frame = Frame(frame_id, (frame_id,), module.path, m.body_facts(module.body))
-    m.frames.append(frame)
-    whole = Place(module.path, nd.Span(0, 0, 0, 0))
-    m.entry = ev.Entry("module", "<module>", whole)
-    _contained(m, whole, lambda: _module_code(m, module, frame))
-    definitions = list(_definitions(module.body, 0))
-    called = _called_names(module)
-    for only_uncalled in (True, False):
-        for node, line in definitions:
-            if only_uncalled and node.name in called:
-                continue
-            place = Place(module.path, node.header.shifted(line))
-            value = m.state.get(("v", frame_id, node.name))
-            if isinstance(value, va.Function):
-                if value.key not in m.reached and value.key not in reached:
-                    _contained(m, place, lambda v=value, p=place: _function_entry(m, v, p))  # type: ignore[misc]
-            elif isinstance(value, va.Class):
-                _contained(
-                    m,
-                    place,
-                    lambda v=value, p=place, u=only_uncalled: _class_entry(m, v, p, called, reached, u),  # type: ignore[misc]
-                )
+def module_code(m: Machine, body: nd.Block, facts: BodyFacts, scope: tuple[int, ...] | None) -> None:
+    """Run statements of the module, in its frame `scope` or in a new one. `facts`: of all its code."""
+    if scope is None:
+        scope = (m.fresh_id(),)
+    frame = Frame(scope[0], scope, m.path, facts)
+    m.frames[:] = [frame]
+    m.entry = ev.Entry("module", "<module>", m.located(nd.Span(0, 0, 0, 0), m.path))
+
+    def run() -> None:
+        exits = calls.run_worlds(m, frame, lambda: m.run_block(body))
+        m.goes_on = bool(exits) and frame.worlds == 1 and not frame.decided and not m.guards_left
+        m.is_over = not exits
+        if exits:
+            m.state.merge(frame.mark, [facts for _, facts in exits], join)
+
+    contained(m, m.entry.place, run)
 
 
-def _module_code(m: Machine, module: nd.Module, frame: Frame) -> None:
-    exits = calls.run_worlds(m, frame, lambda: m.run_block(module.body))
-    if exits:
-        m.state.merge(frame.mark, [facts for _, facts in exits], join)
-    m.alive = True
-
-
-def _contained(m: Machine, place: Place, body: Callable[[], None]) -> None:
+def contained(m: Machine, place: Place, body: Callable[[], None]) -> None:
     """Run one entry; running out of fuel or failing ends this entry only, and is counted."""
-    frames = list(m.frames)
-    share = m.limits.entry_visits if m.visits < m.limits.visits // 2 else m.limits.late_visits
-    m.cap = min(m.limits.visits, m.visits + share)
     try:
         body()
     except DeadPathError:
@@ -75,41 +57,24 @@ def _contained(m: Machine, place: Place, body: Callable[[], None]) -> None:
         m.counts.not_analysed.append((place, "too large to follow to the end"))
     except RecursionError:
         m.counts.not_analysed.append((place, "nested too deeply"))
-    m.frames[:] = frames
-    m.alive, m.loops, m.calls, m.guards, m.world = True, (), (), (), ()
-    m.scopes, m.forward, m.automatic, m.nesting = OUTSIDE, None, None, 0
-    m.file, m.line = m.path, 0
+    except StoppedError:
+        raise
+    except Exception as error:  # a border: a fault of ours must not take the file's other findings along
+        m.counts.failed.append(f"{type(error).__name__}: {error}")
+    del m.frames[1:]
 
 
-def _definitions(body: nd.Block, line: int) -> Iterator[tuple[nd.FunctionDef | nd.ClassDef, int]]:
+def definitions(body: nd.Block, line: int) -> Iterator[tuple[nd.FunctionDef | nd.ClassDef, int]]:
     """Functions and classes at module level, also under `if` and `try`."""
     for statement in body:
         if isinstance(statement, nd.Placed):
-            yield from _definitions(statement.body, statement.line)
+            yield from definitions(statement.body, statement.line)
         elif isinstance(statement, (nd.FunctionDef, nd.ClassDef)):
             yield statement, line
         elif isinstance(statement, nd.If):
-            yield from _definitions((*statement.body, *statement.orelse), line)
+            yield from definitions((*statement.body, *statement.orelse), line)
         elif isinstance(statement, nd.Try):
-            yield from _definitions(statement.body, line)
-
-
-def _called_names(module: nd.Module) -> frozenset[str]:
-    names: set[str] = set()
-    for statement in module.body:
-        for node in walk(statement):
-            if isinstance(node, nd.Call):
-                func = node.func
-                names.add(
-                    func.id
-                    if isinstance(func, nd.Name)
-                    else func.attr
-                    if isinstance(func, nd.Attribute)
-                    else ""
-                )
-                # a function handed over is called by whoever got it
-                names.update(a.id for a in node.args if isinstance(a, nd.Name))
-    return frozenset(names)
+            yield from definitions(statement.body, line)
 
 
 def _fresh(m: Machine, gradients: bool = True) -> None:
@@ -122,23 +87,12 @@ def _fresh(m: Machine, gradients: bool = True) -> None:
             m.state.set(("grad", optimizer.id), va.CLEAN)
 
 
-def _function_entry(m: Machine, function: va.Function, place: Place) -> None:
+def function_entry(m: Machine, function: va.Function, place: Place) -> None:
+    """Run a function on arguments that nobody in view passes."""
     m.entry = ev.Entry("function", function.name, place)
-    m.optimizers = [o for o in m.optimizers if _still_bound(m, o)]
     _fresh(m)
     value = calls.call_function(m, function, va.NO_ARGUMENTS, None, entry=True)
     _returned(m, function, place, value)
-
-
-def _still_bound(m: Machine, obj: va.Obj) -> bool:
-    """Is the object held by a module variable or an attribute?"""
-    frames = {m.frames[0].id, *m.modules.values()}
-    for key, value in m.state.facts.items():
-        if key[0] == "a" or (key[0] == "v" and key[1] in frames):
-            for member in va.alternatives(value) if isinstance(value, va.Value) else ():
-                if isinstance(member, va.Obj) and member.id == obj.id:
-                    return True
-    return False
 
 
 def _returned(m: Machine, function: va.Function, place: Place, value: va.Value) -> None:
@@ -150,20 +104,20 @@ def _returned(m: Machine, function: va.Function, place: Place, value: va.Value) 
     m.emit(ev.Returned, place, passes=passes, tokens=tokens, value=value)
 
 
-def _class_entry(
-    m: Machine,
-    cls: va.Class,
-    place: Place,
-    called: frozenset[str],
-    reached: frozenset[FunctionKey],
-    only_uncalled: bool,
+def open_methods(facts: Facts, cls: va.Class, reached: Collection[FunctionKey]) -> list[va.Function]:
+    """Methods of a class that nobody called yet."""
+    return [f for f in _methods(facts, cls) if f.key not in reached and f.name not in _NEVER_ENTRIES]
+
+
+def class_entry(
+    m: Machine, cls: va.Class, place: Place, todo: list[va.Function], called: Collection[str], is_first: bool
 ) -> None:
-    todo = [f for f in _methods(m, cls) if f.key not in m.reached and f.key not in reached]
-    todo = [f for f in todo if f.name not in _NEVER_ENTRIES]
-    if not todo:
-        return
+    """Run the methods `todo` of an instance that nobody in view made.
+
+    called: names that the file calls: methods of these names wait for the second visit of the class.
+    """
     if _is_test_class(cls):
-        if only_uncalled:
+        if is_first:
             _test_entries(m, cls, todo)
         return
     _fresh(m)
@@ -173,9 +127,9 @@ def _class_entry(
     hooks = any(m.library.hook(m, obj, f.name) is not None for f in todo)
     for turn in range(2):
         for function in todo:
-            if turn == 0 and (function.key in m.reached or function.key in reached):
+            if turn == 0 and function.key in m.reached:
                 continue
-            if only_uncalled and function.name in called and not hooks and not is_module:
+            if is_first and function.name in called and not hooks and not is_module:
                 continue
             if is_module and not hooks and function.name != "forward" and function.name in called:
                 continue
@@ -197,9 +151,7 @@ def _test_entries(m: Machine, cls: va.Class, todo: list[va.Function]) -> None:
         if not function.name.startswith("test"):
             continue
         _fresh(m)
-        place = Place(function.path, function.node.span.shifted(function.line))
-        if isinstance(function.node, nd.FunctionDef):
-            place = Place(function.path, function.node.header.shifted(function.line))
+        place = _place_of(m, function)
         m.entry = ev.Entry("method", f"{cls.name}.{function.name}", place)
         obj = m.library.instance(m, cls, None)
         for name in _SETUPS:
@@ -225,6 +177,12 @@ def _called_once(m: Machine, function: va.Value) -> None:
         del m.frames[1:]
 
 
+def _place_of(m: Machine, function: va.Function) -> Place:
+    node = function.node
+    span = node.header if isinstance(node, nd.FunctionDef) else node.span
+    return m.located(span.shifted(function.line), function.path)
+
+
 def _instance(m: Machine, cls: va.Class) -> va.Obj:
     key = ("instance", cls.path, cls.line, cls.name)
     known = m.arguments.get(key)
@@ -241,11 +199,11 @@ def _instance(m: Machine, cls: va.Class) -> va.Obj:
     return m.objects.get(obj.id, obj)
 
 
-def _methods(m: Machine, cls: va.Class) -> list[va.Function]:
+def _methods(facts: Facts, cls: va.Class) -> list[va.Function]:
     out: list[va.Function] = []
     for statement in calls.flat(cls.node.body):
         if isinstance(statement, nd.FunctionDef):
-            value = m.state.get(("v", cls.id, statement.name))
+            value = facts.get(("v", cls.id, statement.name))
             if isinstance(value, va.Function) and value.key not in [f.key for f in out]:
                 out.append(value)
     return out
@@ -253,9 +211,7 @@ def _methods(m: Machine, cls: va.Class) -> list[va.Function]:
 
 def _method_entry(m: Machine, cls: va.Class, obj: va.Obj, function: va.Function, turn: int) -> None:
     hook = m.library.hook(m, obj, function.name)
-    place = Place(function.path, function.node.span.shifted(function.line))
-    if isinstance(function.node, nd.FunctionDef):
-        place = Place(function.path, function.node.header.shifted(function.line))
+    place = _place_of(m, function)
     _fresh(m, gradients=turn == 0)
     m.returned = None
     m.entry = ev.Entry(

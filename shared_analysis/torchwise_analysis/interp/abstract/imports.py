@@ -96,6 +96,7 @@ def _enter(m: Machine, found: SourceModule | None) -> va.ProjectModule | None:
         m.counts.skipped += 1
         return None
     module = m.project.load(found.path)
+    m.loaded[found.path] = module
     if module is None:
         return None
     frame_id = m.fresh_id()
@@ -121,14 +122,15 @@ def _define(m: Machine, body: nd.Block) -> None:
                 _define(m, statement.body)
             finally:
                 m.line = line
-        elif isinstance(statement, nd.If) and _is_main(statement.test):
+        elif isinstance(statement, nd.If) and is_main(statement.test):
             continue
         elif isinstance(statement, _DEFINING):
             m.run_block((statement,))
             m.alive = True
 
 
-def _is_main(test: nd.Expr) -> bool:
+def is_main(test: nd.Expr) -> bool:
+    """`__name__ == "__main__"`."""
     return (
         isinstance(test, nd.Compare)
         and isinstance(test.left, nd.Name)

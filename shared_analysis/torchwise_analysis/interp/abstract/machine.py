@@ -6,8 +6,9 @@ modules; here is what they share.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 from torchwise_analysis.findings import Place
@@ -17,9 +18,10 @@ from torchwise_analysis.interp.abstract.frames import OUTSIDE, Frame, Scopes, Wo
 from torchwise_analysis.interp.abstract.join import join
 from torchwise_analysis.interp.abstract.limits import DeadPathError, Limits, OutOfFuelError, StoppedError
 from torchwise_analysis.interp.abstract.loops import Caller, Loop, LoopKind, LoopPath, inside
+from torchwise_analysis.interp.abstract.places import Ground, Spot
 from torchwise_analysis.interp.abstract.relevance import Relevance
 from torchwise_analysis.interp.abstract.state import Facts, State
-from torchwise_analysis.interp.abstract.static import BodyFacts, LoopFacts, StaticCache
+from torchwise_analysis.interp.abstract.static import BodyFacts, LoopFacts, StaticCache, outer_facts
 from torchwise_analysis.interp.abstract.trace import Pass, Silence
 from torchwise_analysis.names.project import Project
 from torchwise_analysis.source import nodes as nd
@@ -113,6 +115,17 @@ class Counts:
         self.failed: list[str] = []
         self.not_analysed: list[tuple[Place, str]] = []
 
+    def add(self, other: Counts) -> None:
+        """Count what was counted elsewhere too."""
+        self.dead_paths += other.dead_paths
+        self.skipped += other.skipped
+        self.cut += other.cut
+        self.unknown_backwards += other.unknown_backwards
+        self.unknown_calls += other.unknown_calls
+        self.lost += other.lost
+        self.failed += other.failed
+        self.not_analysed += other.not_analysed
+
     def silence(self, visits: int, fuel_spent: bool) -> Silence:
         return Silence(
             self.dead_paths,
@@ -128,8 +141,81 @@ class Counts:
         )
 
 
+# What a machine knows besides the state; copied when a run starts where another one ended.
+_TABLES = (
+    "passes",
+    "objects",
+    "parents",
+    "parts",
+    "modal",
+    "versioned",
+    "optimizers",
+    "owns",
+    "consumed",
+    "backed",
+    "escaped_passes",
+    "escaped_tokens",
+    "escaped",
+    "wrapped",
+    "in_place",
+    "engines",
+    "prepared",
+    "hooks",
+    "accumulations",
+    "arguments",
+    "forward_cache",
+    "modules",
+    "_loops",
+    "_constructed",
+)
+
+# Ids and orders of events of one run; runs of a file are numbered.
+RUN_BITS = 24
+# Ids of parts of shared things begin here, above those of any run.
+SHARED_IDS = 1 << 60
+
+
+@dataclass(slots=True, eq=False)
+class Base:
+    """Where a run starts: the state and the tables that an earlier one left. Never changed."""
+
+    facts: Facts
+    tables: dict[str, Any]
+    last_id: int
+    scope: tuple[int, ...]  # of the module
+    _for_functions: Base | None = None
+
+    @staticmethod
+    def of(m: Machine) -> Base:
+        """Behind what a machine ran."""
+        tables = {name: getattr(m, name).copy() for name in _TABLES}
+        return Base(dict(m.state.facts), tables, m.last_id, m.frames[0].scope)
+
+    def for_functions(self) -> Base:
+        """Without the optimizers that no module variable or attribute holds: a function cannot step them."""
+        if self._for_functions is None:
+            optimizers = [o for o in self.tables["optimizers"] if o.id in self._held()]
+            tables = {**self.tables, "optimizers": optimizers}
+            self._for_functions = Base(self.facts, tables, self.last_id, self.scope)
+        return self._for_functions
+
+    def _held(self) -> frozenset[int]:
+        frames = {self.scope[0], *self.tables["modules"].values()}
+        return frozenset(
+            member.id
+            for key, value in self.facts.items()
+            if (key[0] == "a" or (key[0] == "v" and key[1] in frames)) and isinstance(value, va.Value)
+            for member in va.alternatives(value)
+            if isinstance(member, va.Obj)
+        )
+
+
 class Machine:
-    """One run over one file. Created by `abstract.run`, thrown away after."""
+    """One run: of the module's code, of a function or class that nobody calls. Thrown away after.
+
+    `number` tells the runs of one file apart: ids and orders of events follow from it alone, so what one
+    run does never depends on how much another one did.
+    """
 
     def __init__(
         self,
@@ -142,8 +228,21 @@ class Machine:
         relevance: Relevance,
         library: Meanings,
         static: StaticCache,
+        ground: Ground,
+        number: int = 0,
+        base: Base | None = None,
     ) -> None:
         self.static = static
+        self.ground = ground
+        self.number = number
+        self.codes: dict[tuple[int, int], va.Code[Any]] | None = None
+        self.read: dict[va.Code[Any], int] = {}
+        self.asked: dict[tuple[frozenset[str], int], bool] = {}
+        self.loaded: dict[str, nd.Module | None] = {}
+        self.events_left = limits.events
+        self.goes_on = False  # statements behind may run apart: no flag and no guard holds on
+        self.is_over = False  # every path ended
+        self.guards_left: tuple[ev.Guard, ...] = ()  # by the block that ended last
         self.library = library
         self.tested: list[Any] = []
         self.path, self.project, self.limits, self.stop = path, project, limits, stop
@@ -165,7 +264,7 @@ class Machine:
         self.passes: dict[int, Pass] = {}
         self.objects: dict[int, va.Obj] = {}
         self.parents: dict[int, int] = {}
-        self.parts: dict[int, list[int]] = {}
+        self.parts: dict[int, tuple[int, ...]] = {}
         self.modal: dict[int, None] = {}
         self.versioned: dict[int, None] = {}
         self.optimizers: list[va.Obj] = []
@@ -186,13 +285,43 @@ class Machine:
         self.accumulations: dict[int, int] = {}
         self.reached: set[tuple[str, int, int, str]] = set()
         self.arguments: dict[tuple[object, ...], va.Value] = {}
-        self.forward_cache: dict[tuple[object, ...], tuple[int, va.Value]] = {}
+        self.forward_cache: dict[tuple[object, ...], dict[World, tuple[int, Any]]] = {}
         self.modules: dict[str, int] = {}
         self.counts = Counts()
-        self._ids = 0
+        self.shared_ids = 0 if base is None else base.last_id
+        self.last_id = number << RUN_BITS
         self._scene: ev.Scene | None = None
         self._loops: dict[tuple[str, int, int], Loop] = {}
         self._constructed: dict[tuple[object, ...], int] = {}
+        if base is not None:
+            self.state.facts = dict(base.facts)
+            for name, table in base.tables.items():
+                setattr(self, name, table.copy())
+            self.frames.append(Frame(base.scope[0], base.scope, path, outer_facts(())))
+
+    # ------------------------------------------------------------------ what a result rests on
+
+    def code(self, node: Any) -> va.Code[Any]:
+        """The code of a definition; that of a definition of the module is one object as long as it stands."""
+        if self.codes is None or self.file != self.path:
+            return va.Code(node, self.line)
+        key = (id(node), self.line)
+        found = self.codes.get(key)
+        if found is None:
+            found = self.codes[key] = va.Code(node, self.line)
+        return found
+
+    def note_read(self, code: va.Code[Any]) -> None:
+        """This run reads the body of a function or class."""
+        self.read[code] = code.version
+
+    def matters(self, facts: BodyFacts) -> bool:
+        """May a function of these facts matter to any rule?"""
+        key = (facts.names, facts.size)
+        found = self.asked.get(key)
+        if found is None:
+            found = self.asked[key] = self.relevance.matters(facts.names, facts.size)
+        return found
 
     # ------------------------------------------------------------------ running
 
@@ -232,7 +361,7 @@ class Machine:
             self.alive = False
         finally:
             self.nesting -= 1
-            self.guards = guards
+            self.guards_left, self.guards = self.guards, guards
 
     def fork(self, branches: Iterable[Callable[[], R]], combine: Callable[[R, R], R]) -> R | None:
         """Run each branch on the present state, join the states and the results of those that live."""
@@ -276,7 +405,11 @@ class Machine:
     # ------------------------------------------------------------------ places, scenes, events
 
     def place(self, node: nd.Node) -> Place:
-        return Place(self.file, node.span.shifted(self.line))
+        return self.located(node.span.shifted(self.line), self.file)
+
+    def located(self, span: nd.Span, path: str) -> Place:
+        """A place by its lines as the interpreter counts them."""
+        return Spot(path, span, self.ground) if path == self.path else Place(path, span)
 
     def link(self, node: nd.Node, fact: str, before: va.Link | None = None, belief: bool = False) -> va.Link:
         return va.Link(self.place(node), fact, before, belief)
@@ -317,8 +450,9 @@ class Machine:
     def emit(self, event_type: Callable[..., E], where: nd.Node | Place, **fields: object) -> E:
         """Record an event of this kind at a node or place."""
         place = where if isinstance(where, Place) else self.place(where)
-        event = event_type(len(self.events), place, self.scene(), **fields)
-        if len(self.events) >= self.limits.events:
+        order = (self.number << RUN_BITS) + len(self.events)
+        event = event_type(order, place, self.scene(), **fields)
+        if len(self.events) >= self.events_left:
             raise OutOfFuelError
         self.events.append(event)
         return event
@@ -354,8 +488,18 @@ class Machine:
     # ------------------------------------------------------------------ objects
 
     def fresh_id(self) -> int:
-        self._ids += 1
-        return self._ids
+        self.last_id += 1
+        return self.last_id
+
+    def shared_id(self, owner: int, name: str) -> int | None:
+        """The id of a part of something that other runs know too: the same in each of them.
+
+        None when `owner` is of this run alone.
+        """
+        if self.shared_ids < owner < SHARED_IDS:
+            return None
+        digest = hashlib.blake2b(f"{owner}.{name}".encode("utf-8", "surrogatepass"), digest_size=7).digest()
+        return SHARED_IDS + int.from_bytes(digest, "big")
 
     def make(self, kind: va.Kind, node: nd.Node | None, type_name: str = "", **fields: Any) -> va.Obj:
         """A new object made at a node (None: nobody saw its making)."""
@@ -438,7 +582,7 @@ class Machine:
 
     def set_parent(self, part: int, whole: int) -> None:
         self.parents[part] = whole
-        self.parts.setdefault(whole, []).append(part)
+        self.parts[whole] = (*self.parts.get(whole, ()), part)
 
     def descendants(self, oid: int) -> list[int]:
         """The object and all its parts."""
@@ -473,9 +617,8 @@ class Machine:
                 kind = va.Kind.OPAQUE if plain else va.Kind.MODULE
         base = obj.symbol or obj.name or f"#{obj.id}"
         symbol = f"{base}{name}" if name[:1] == "[" else f"{base}.{name}"
-        part = va.Obj(
-            obj.evidence, self.fresh_id(), kind, name=name, birth=obj.birth, origin=origin, symbol=symbol
-        )
+        oid = self.shared_id(obj.id, name) or self.fresh_id()
+        part = va.Obj(obj.evidence, oid, kind, name=name, birth=obj.birth, origin=origin, symbol=symbol)
         if kind is va.Kind.MODULE or kind is va.Kind.OPAQUE:
             self.set_parent(part.id, obj.id)
         self.objects[part.id] = part

@@ -7,9 +7,9 @@ are passed over; they are counted.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from torchwise_analysis.interp.abstract.static import StaticCache
+from torchwise_analysis.interp.abstract.static import Mentions, StaticCache
 from torchwise_analysis.names.project import Project
 from torchwise_analysis.source import nodes as nd
 
@@ -181,12 +181,35 @@ _SMALL = 40  # nodes; running such a function is cheaper than doubting
 class Relevance:
     """The functions of the root file and of everything it imports that may matter."""
 
-    def __init__(self, root: nd.Module, project: Project, files: int, cache: StaticCache) -> None:
+    def __init__(
+        self, path: str, own: Sequence[Mentions], project: Project, files: int, cache: StaticCache
+    ) -> None:
+        """`own`: mentions of the root file `path`, in parts; `files`: how many others are read at most."""
+        self._own = tuple(own)
+        modules = tuple(_closure(path, own, project, files, cache))
+        self.files = {module.path: module for module in modules}
         mentions: dict[str, set[str]] = {}
-        for module in _closure(root, project, files, cache):
-            for name, names in cache.mentions(module).names.items():
+        for part in (*own, *(cache.mentions(module) for module in modules)):
+            for name, names in part.names.items():
                 mentions.setdefault(name, set()).update(names)
+        self._defined = mentions.keys()
         self._relevant = _fixpoint(mentions) - _COMMON
+
+    def holds_for(self, own: Sequence[Mentions]) -> bool:
+        """Would it be the same for these parts, in other files as they were?"""
+        return len(own) == len(self._own) and all(
+            new is old or self._is_alike(new, old) for new, old in zip(own, self._own, strict=True)
+        )
+
+    def _is_alike(self, new: Mentions, old: Mentions) -> bool:
+        return (
+            new.names.keys() == old.names.keys()
+            and _texts(new.imports) == _texts(old.imports)
+            and all(
+                has_effect(names) == has_effect(before) and self._defined.isdisjoint(names ^ before)
+                for names, before in ((names, old.names[name]) for name, names in new.names.items())
+            )
+        )
 
     def matters(self, names: frozenset[str], size: int) -> bool:
         """May a function that mentions `names` matter?"""
@@ -209,23 +232,36 @@ def _fixpoint(mentions: dict[str, set[str]]) -> set[str]:
     return relevant
 
 
-def _closure(root: nd.Module, project: Project, files: int, cache: StaticCache) -> Iterator[nd.Module]:
-    seen = {root.path}
-    todo = [root]
+def _texts(imports: tuple[nd.Import | nd.ImportFrom, ...]) -> list[tuple[object, ...]]:
+    return [
+        (
+            getattr(node, "module", None),
+            getattr(node, "level", None),
+            tuple((alias.name, alias.asname) for alias in node.names),
+        )
+        for node in imports
+    ]
+
+
+def _closure(
+    root: str, own: Sequence[Mentions], project: Project, files: int, cache: StaticCache
+) -> Iterator[nd.Module]:
+    """Files of the project that the root imports, directly or not."""
+    seen = {root}
+    todo = [(root, statement) for part in own for statement in part.imports]
     while todo:
-        module = todo.pop(0)
-        yield module
-        for statement in cache.mentions(module).imports:
-            for path in _imported(statement, module, project):
-                if path in seen or len(seen) > files:
-                    continue
-                seen.add(path)
-                found = project.load(path)
-                if found is not None:
-                    todo.append(found)
+        importer, statement = todo.pop(0)
+        for path in _imported(statement, importer, project):
+            if path in seen or len(seen) > files:
+                continue
+            seen.add(path)
+            found = project.load(path)
+            if found is not None:
+                yield found
+                todo += [(path, inner) for inner in cache.mentions(found).imports]
 
 
-def _imported(node: nd.Import | nd.ImportFrom, module: nd.Module, project: Project) -> Iterator[str]:
+def _imported(node: nd.Import | nd.ImportFrom, importer: str, project: Project) -> Iterator[str]:
     if isinstance(node, nd.Import):
         names = [alias.name for alias in node.names]
     else:
@@ -233,8 +269,8 @@ def _imported(node: nd.Import | nd.ImportFrom, module: nd.Module, project: Proje
         names += [f"{node.module}.{a.name}" if node.module else a.name for a in node.names if a.name != "*"]
     for name in names:
         if isinstance(node, nd.ImportFrom) and node.level:
-            found = project.find_relative(name, node.level, module.path)
+            found = project.find_relative(name, node.level, importer)
         else:
-            found = project.find(name, module.path) if name else None
+            found = project.find(name, importer) if name else None
         if found is not None and not found.is_library:
             yield found.path

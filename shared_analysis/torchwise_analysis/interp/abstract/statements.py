@@ -14,6 +14,7 @@ from torchwise_analysis.interp.abstract.join import join
 from torchwise_analysis.interp.abstract.limits import DeadPathError
 from torchwise_analysis.interp.abstract.loops import Loop, LoopKind, Turn
 from torchwise_analysis.interp.abstract.machine import Execute, Machine, first_known
+from torchwise_analysis.interp.abstract.static import outer_facts
 from torchwise_analysis.interp.core.mro import InconsistentMro, linearize
 from torchwise_analysis.source import nodes as nd
 
@@ -584,8 +585,7 @@ def class_def(m: Machine, node: nd.ClassDef) -> None:
         class_id,
         node.name,
         m.file,
-        m.line,
-        node,
+        m.code(node),
         (),
         tuple(dict.fromkeys([*library, *inherited])),
         any(not isinstance(b, (va.Class, va.Library)) for b in bases) or any(b.open_bases for b in own_bases),
@@ -601,7 +601,7 @@ def class_def(m: Machine, node: nd.ClassDef) -> None:
 
 def _class_body(m: Machine, node: nd.ClassDef, cls: va.Class) -> None:
     outer = m.frames[-1]
-    frame = Frame(cls.id, (cls.id, *outer.scope), m.file, m.body_facts(node.body), node.name, None, cls)
+    frame = Frame(cls.id, (cls.id, *outer.scope), m.file, outer_facts(node.body), node.name, None, cls)
     frame.mark = m.state.mark()
     m.frames.append(frame)
     try:

@@ -99,7 +99,7 @@ class StaticCache:
     def mentions(self, module: nd.Module) -> Mentions:
         found = self._mentions.get(module.path)
         if found is None or found[0] is not module:
-            found = self._mentions[module.path] = (module, mentions_of(module))
+            found = self._mentions[module.path] = (module, mentions_of(module.body))
         return found[1]
 
 
@@ -114,10 +114,11 @@ class Mentions:
     imports: tuple[nd.Import | nd.ImportFrom, ...]
 
 
-def mentions_of(module: nd.Module) -> Mentions:
+def mentions_of(body: nd.Block) -> Mentions:
+    """What the definitions among these statements mention."""
     names: dict[str, set[str]] = {}
     imports: list[nd.Import | nd.ImportFrom] = []
-    todo: list[tuple[nd.Node, tuple[set[str], ...]]] = [(s, ()) for s in reversed(module.body)]
+    todo: list[tuple[nd.Node, tuple[set[str], ...]]] = [(s, ()) for s in reversed(body)]
     while todo:
         node, inside = todo.pop()
         if isinstance(node, (nd.Import, nd.ImportFrom)):
@@ -146,7 +147,13 @@ def _is_told(node: nd.Expr | None) -> bool:
     return isinstance(node, (nd.Name, nd.Attribute))
 
 
+def outer_facts(body: nd.Block) -> BodyFacts:
+    """Facts of the code of a module or class itself, without the functions and classes defined in it."""
+    return body_facts(tuple(s for s in _flatten(body) if not isinstance(s, (nd.FunctionDef, nd.ClassDef))))
+
+
 def body_facts(body: nd.Block) -> BodyFacts:
+    """Facts of the body of a function, nested functions included."""
     uses: dict[str, set[str]] = {}
     called: set[str] = set()
     names: set[str] = set()

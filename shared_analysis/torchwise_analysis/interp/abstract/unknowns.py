@@ -98,9 +98,15 @@ def rank(symbol: str, name: str) -> va.Unknown:
 
 
 def believed(
-    m: Machine, kind: va.Kind, origin: va.Origin, name: str, node: nd.Node | None, type_name: str = ""
+    m: Machine,
+    kind: va.Kind,
+    origin: va.Origin,
+    name: str,
+    node: nd.Node | None,
+    type_name: str = "",
+    oid: int | None = None,
 ) -> va.Obj:
-    """An object of which only the kind is believed."""
+    """An object of which only the kind is believed; `oid`: the id it has in every run."""
     traits = (
         frozenset(["options"])
         if kind is va.Kind.OPAQUE and name.strip("_").lower() in _OPTIONS
@@ -115,7 +121,19 @@ def believed(
             origin is not va.Origin.ANNOTATED,
         )
     obj = va.Obj(
-        link, m.fresh_id(), kind, type_name, None, name, None, (), va.NO_ARGUMENTS, origin, name, (), traits
+        link,
+        oid or m.fresh_id(),
+        kind,
+        type_name,
+        None,
+        name,
+        None,
+        (),
+        va.NO_ARGUMENTS,
+        origin,
+        name,
+        (),
+        traits,
     )
     m.register(obj)
     if kind is va.Kind.MODULE:
@@ -155,6 +173,7 @@ def believed_name(m: Machine, name: str, node: nd.Node) -> va.Value:
     if name in RANKS:
         return rank(name, name)
     kind, origin = beliefs.guess(name, frozenset())
-    value = believed(m, kind, origin, name, node)
-    m.state.set(("v", m.frames[-1].scope[-1], name), value)
+    frame = m.frames[-1].scope[-1]
+    value = believed(m, kind, origin, name, node, oid=m.shared_id(frame, name))
+    m.state.set(("v", frame, name), value)
     return value

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import NamedTuple, TypeAlias
+from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 from torchwise_analysis.findings import Evidence, Place
 from torchwise_analysis.interp.abstract.loops import LoopPath
@@ -45,6 +45,24 @@ def beliefs(link: Link | None) -> int:
         count += link.belief
         link = link.before
     return count
+
+
+# --------------------------------------------------------------------------- source
+
+Definition = TypeVar("Definition", nodes.FunctionDef, nodes.ClassDef, "nodes.FunctionDef | nodes.Lambda")
+
+
+@dataclass(slots=True, eq=False)
+class Code(Generic[Definition]):
+    """The source of a function or class; `line` places the node's spans.
+
+    The one thing that an edit of a body changes: everything that was made before keeps the code, so
+    `version` (counted up by edits) tells whether a result that read it still holds.
+    """
+
+    node: Definition
+    line: int
+    version: int = 0
 
 
 # --------------------------------------------------------------------------- values
@@ -249,13 +267,13 @@ class Obj(Value):
 class Function(Value):
     """A function of the project with the scopes it closes over, perhaps bound or wrapped.
 
-    `line` places the node's spans; `frames` are the enclosing scopes, innermost first.
-    `wraps`: dynamic scopes a decorator puts around the call. `partial`: arguments given in advance.
+    `frames` are the enclosing scopes, innermost first. `wraps`: dynamic scopes a decorator puts around the
+    call. `partial`: arguments given in advance. Who reads more of `node` than its header notes the code
+    in `Machine.read`.
     """
 
-    node: nodes.FunctionDef | nodes.Lambda
+    code: Code[nodes.FunctionDef | nodes.Lambda]
     path: str
-    line: int
     frames: tuple[int, ...]
     defaults: tuple[Value | None, ...] = ()
     self: Value | None = None
@@ -265,30 +283,47 @@ class Function(Value):
     marks: frozenset[str] = frozenset()  # property, staticmethod, classmethod, contextmanager, abstract
 
     @property
+    def node(self) -> nodes.FunctionDef | nodes.Lambda:
+        return self.code.node
+
+    @property
+    def line(self) -> int:
+        return self.code.line
+
+    @property
     def name(self) -> str:
         return self.node.name if isinstance(self.node, nodes.FunctionDef) else "<lambda>"
 
     @property
     def key(self) -> tuple[str, int, int, str]:
-        """Identity across runs: path, line, column, name."""
-        return (self.path, self.node.span.line + self.line, self.node.span.column, self.name)
+        """Identity in a run: path, line, column, name. In the analysed file the line is that of its block."""
+        node = self.code.node
+        return (self.path, node.span.line + self.code.line, node.span.column, self.name)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Class(Value):
     """A class of the project. `ancestors` in method resolution order; `library_bases` are qualified names.
 
-    Members (functions and class attributes) are state facts under `id`.
+    Members (functions and class attributes) are state facts under `id`. Who reads bodies of functions off
+    `node` notes the code in `Machine.read`.
     """
 
     id: int
     name: str
     path: str
-    line: int
-    node: nodes.ClassDef
+    code: Code[nodes.ClassDef]
     ancestors: tuple[Class, ...] = ()
     library_bases: tuple[str, ...] = ()
     open_bases: bool = False  # some base is unknown
+
+    @property
+    def node(self) -> nodes.ClassDef:
+        return self.code.node
+
+    @property
+    def line(self) -> int:
+        return self.code.line
 
     @property
     def mro(self) -> tuple[Class, ...]:

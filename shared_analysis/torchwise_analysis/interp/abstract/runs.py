@@ -1,0 +1,429 @@
+"""All runs of one file, and their memory: a run is repeated only when something that it read changed.
+
+A file is run in parts: its definitions (imports, functions, classes, assignments), the code behind them, then
+each function and class that nobody called. Each of the latter starts from what the module left, so none
+depends on another; ids and orders of events follow from the number of the run alone. A result therefore
+holds as long as its start is the same and so is the source of everything it entered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from torchwise_analysis.findings import Place
+from torchwise_analysis.interp.abstract import entries
+from torchwise_analysis.interp.abstract import events as ev
+from torchwise_analysis.interp.abstract import values as va
+from torchwise_analysis.interp.abstract.entries import FunctionKey
+from torchwise_analysis.interp.abstract.expressions import EXPRESSIONS
+from torchwise_analysis.interp.abstract.imports import is_main
+from torchwise_analysis.interp.abstract.limits import Limits
+from torchwise_analysis.interp.abstract.machine import SHARED_IDS, Base, Counts, Machine
+from torchwise_analysis.interp.abstract.places import settled
+from torchwise_analysis.interp.abstract.relevance import Relevance
+from torchwise_analysis.interp.abstract.state import MISSING, Facts
+from torchwise_analysis.interp.abstract.statements import STATEMENTS
+from torchwise_analysis.interp.abstract.static import BodyFacts, StaticCache, outer_facts
+from torchwise_analysis.interp.abstract.trace import Trace
+from torchwise_analysis.interp.abstract.units import Change, Source
+from torchwise_analysis.names.project import Project
+from torchwise_analysis.semantics.dispatch import LIBRARY
+from torchwise_analysis.source import nodes as nd
+
+# Facts that each entry sets anew or that only mean something within one run.
+_PASSING = frozenset(["mode", "grad", "freed", "version", "autograd", "stepped", "lambda"])
+
+
+@dataclass(slots=True, eq=False)
+class Result:
+    """What one run added to its base, and what it rests on.
+
+    given: what decided it besides the source. share: visits it could spend; events_left: events it could
+    record. aborted_before: callees that earlier runs gave up, of those reached here. asked: what may matter.
+    """
+
+    base: Base | None
+    given: tuple[object, ...]
+    share: int
+    events_left: int
+    aborted_before: dict[FunctionKey, int]
+    read: dict[va.Code[Any], int]
+    asked: dict[tuple[frozenset[str], int], bool]
+    relevance: Relevance
+    loaded: dict[str, nd.Module | None]
+    reached: frozenset[FunctionKey]
+    aborted: dict[FunctionKey, int]
+    visits: int
+    counts: Counts
+    events: tuple[ev.Event, ...]
+    tables: dict[str, Any]
+    facts: Facts
+    goes_on: bool
+    is_over: bool
+    last_id: int
+    end: Base | None = None
+
+    def state_after(self) -> Base:
+        """Where a run that goes on behind this one starts."""
+        if self.end is None:
+            assert self.base is not None  # the first run has its end from the beginning
+            facts = dict(self.base.facts)
+            _apply(facts, self.facts)
+            tables = {name: _joined(table, self.tables[name]) for name, table in self.base.tables.items()}
+            self.end = Base(facts, tables, self.last_id, self.base.scope)
+        return self.end
+
+
+@dataclass(slots=True)
+class Memory:
+    """What the runs of one file leave for its next text. `ran`: names of what had to be run for the last."""
+
+    project: Project | None = None
+    project_version: int = -1
+    limits: Limits | None = None
+    source: Source = field(default_factory=Source)
+    relevance: Relevance | None = None
+    results: dict[tuple[str, int], Result] = field(default_factory=dict[tuple[str, int], Result])
+    ran: list[str] = field(default_factory=list[str])
+
+    def prepare(self, module: nd.Module, project: Project, limits: Limits) -> None:
+        """Make `module` the text, and forget what does not hold for it in any case."""
+        if project is not self.project or limits != self.limits:
+            self.source, self.relevance = Source(), None
+        self.project, self.limits = project, limits
+        change = self.source.take(module)
+        if change is Change.MODULE or self._is_elsewhere_changed(project):
+            self.results.clear()
+            self.relevance = None
+        self.project_version = project.version
+        self.ran.clear()
+
+    def forget(self) -> None:
+        """Remember nothing."""
+        self.project, self.source, self.relevance = None, Source(), None
+        self.results.clear()
+
+    def _is_elsewhere_changed(self, project: Project) -> bool:
+        """Did another file that was read change?"""
+        if project.version != self.project_version or self.relevance is None:
+            return True
+        loaded: dict[str, nd.Module | None] = dict(self.relevance.files)
+        for result in self.results.values():
+            loaded.update(result.loaded)
+        return any(project.load(path) is not module for path, module in loaded.items())
+
+
+class FileRun:
+    """Brings the results of one file up to date. Lives for one call of `abstract.run`."""
+
+    def __init__(
+        self,
+        path: str,
+        project: Project,
+        limits: Limits,
+        stop: Callable[[], bool],
+        static: StaticCache,
+        reached: frozenset[FunctionKey],
+        memory: Memory,
+    ) -> None:
+        self._path, self._project, self._limits, self._stop = path, project, limits, stop
+        self._static, self._elsewhere, self._memory = static, reached, memory
+        self._source = memory.source
+        self._results: list[Result] = []
+        self._reached: set[FunctionKey] = set()
+        self._aborted: dict[FunctionKey, int] = {}
+        self._visits = self._events = 0
+
+    def run(self) -> None:
+        """Run what must be run: the module's code, then functions that nobody calls, then the rest."""
+        self._find_relevant()
+        base = self._module()
+        definitions = list(entries.definitions(self._source.body, 0))
+        called = frozenset[str]().union(*(unit.called for unit in self._source.units))
+        visited: dict[int, Result] = {}
+        for visit in (0, 1):
+            for index, (node, line) in enumerate(definitions):
+                if visit == 0 and node.name in called:
+                    continue
+                number = 2 + visit * len(definitions) + index
+                span = node.header.shifted(line)
+                value = base.facts.get(("v", base.scope[0], node.name))
+                if isinstance(value, va.Function):
+                    self._function(base.for_functions(), value, number, span)
+                elif isinstance(value, va.Class):
+                    before = visited.get(index)
+                    start = base if before is None else before.state_after
+                    result = self._class(base, start, value, number, span, called, visit)
+                    if result is not None:
+                        visited[index] = result
+
+    def trace(self) -> Trace:
+        """What happened in all runs together."""
+        tables: dict[str, Any] = {name: {} for name in ("passes", "objects", "parents", "owns", "modules")}
+        united: dict[str, set[Any]] = {
+            name: set() for name in ("consumed", "backed", "escaped_passes", "escaped_tokens", "escaped")
+        }
+        facts: Facts = {}
+        counts = Counts()
+        for result in self._results:
+            for name, table in tables.items():
+                table.update(result.tables[name])
+            for name, members in united.items():
+                members |= result.tables[name]
+            _apply(facts, result.facts)
+            counts.add(result.counts)
+        broken = self._source.broken
+        counts.not_analysed += [(Place(self._path, b.span), f"does not parse: {b.message}") for b in broken]
+        counts.not_analysed = [(settled(place), reason) for place, reason in counts.not_analysed]
+        return Trace(
+            path=self._path,
+            events=tuple(event for result in self._results for event in result.events),
+            passes=tables["passes"],
+            objects=tables["objects"],
+            parents=tables["parents"],
+            consumed=frozenset(united["consumed"]),
+            backed=frozenset(united["backed"]),
+            escaped_passes=frozenset(united["escaped_passes"]),
+            escaped_tokens=frozenset(united["escaped_tokens"]),
+            escaped=frozenset(united["escaped"]),
+            owns=tables["owns"],
+            facts=facts,
+            silence=counts.silence(self._visits, self._visits >= self._limits.visits),
+            analysed_files=(self._path, *tables["modules"]),
+            reached=frozenset(self._in_document(key) for key in self._reached),
+        )
+
+    # ------------------------------------------------------------------ what runs
+
+    def _find_relevant(self) -> None:
+        memory = self._memory
+        own = [unit.mentions for unit in self._source.units]
+        if memory.relevance is None or not memory.relevance.holds_for(own):
+            memory.relevance = Relevance(self._path, own, self._project, self._limits.files, self._static)
+
+    def _module(self) -> Base:
+        """Run the code of the module; where the entries start."""
+        body = self._source.body
+        facts = outer_facts(body)
+        end = _end_of_definitions(body)
+        if end:
+            first = self._stage("definitions", 0, None, body[:end], facts)
+            if first.goes_on:
+                self._add(first)
+                rest = self._stage("rest", 1, first.state_after(), body[end:], facts)
+                self._add(rest)
+                return first.state_after() if _leaves_nothing(rest, first) else rest.state_after()
+        whole = self._stage("module", 0, None, body, facts)
+        self._add(whole)
+        return whole.state_after()
+
+    def _stage(self, name: str, number: int, base: Base | None, body: nd.Block, facts: BodyFacts) -> Result:
+        def run(m: Machine) -> None:
+            m.codes = self._source.codes
+            entries.module_code(m, body, facts, base.scope if base is not None else None)
+
+        return self._result((name, number), number, base, (), run)
+
+    def _function(self, base: Base, function: va.Function, number: int, span: nd.Span) -> None:
+        if function.key in self._reached or self._is_reached_elsewhere(function):
+            return
+
+        def run(m: Machine) -> None:
+            place = m.located(span, m.path)
+            entries.contained(m, place, lambda: entries.function_entry(m, function, place))
+
+        self._add(self._result((function.name, number), number, base, (), run))
+
+    def _class(
+        self,
+        base: Base,
+        start: Base | Callable[[], Base],
+        cls: va.Class,
+        number: int,
+        span: nd.Span,
+        called: frozenset[str],
+        visit: int,
+    ) -> Result | None:
+        todo = entries.open_methods(base.facts, cls, self._reached)
+        todo = [f for f in todo if not self._is_reached_elsewhere(f)]
+        if not todo:
+            return None
+        waiting = called.intersection(f.name for f in todo)
+
+        def run(m: Machine) -> None:
+            place = m.located(span, m.path)
+            entries.contained(m, place, lambda: entries.class_entry(m, cls, place, todo, waiting, visit == 0))
+
+        given = (tuple(f.key for f in todo), waiting)
+        base = start if isinstance(start, Base) else start()
+        result = self._result((cls.name, number), number, base, given, run)
+        self._add(result)
+        return result
+
+    # ------------------------------------------------------------------ results
+
+    def _add(self, result: Result) -> None:
+        self._results.append(result)
+        self._reached |= result.reached
+        self._aborted.update(result.aborted)
+        self._visits += result.visits
+        self._events += len(result.events)
+
+    def _result(
+        self,
+        key: tuple[str, int],
+        number: int,
+        base: Base | None,
+        given: tuple[object, ...],
+        run: Callable[[Machine], None],
+    ) -> Result:
+        """The remembered result if it holds, else that of a run now."""
+        limits = self._limits
+        share = limits.entry_visits if self._visits < limits.visits // 2 else limits.late_visits
+        share = max(0, min(share, limits.visits - self._visits))
+        known = self._memory.results.get(key)
+        if known is not None and self._holds(known, base, given, share):
+            return known
+        relevance = self._memory.relevance
+        assert relevance is not None
+        m = Machine(
+            self._path,
+            self._project,
+            limits,
+            self._stop,
+            EXPRESSIONS,
+            STATEMENTS,
+            relevance,
+            LIBRARY,
+            self._static,
+            self._source.ground,
+            number,
+            base,
+        )
+        m.cap, m.events_left, m.aborted = share, limits.events - self._events, dict(self._aborted)
+        self._memory.ran.append(key[0])
+        run(m)
+        result = self._memory.results[key] = self._kept(m, base, given, share)
+        return result
+
+    def _kept(self, m: Machine, base: Base | None, given: tuple[object, ...], share: int) -> Result:
+        end = Base.of(m)
+        before = base.tables if base is not None else {}
+        return Result(
+            base=base,
+            given=given,
+            share=share,
+            events_left=m.events_left,
+            aborted_before=_among(self._aborted, m.reached),
+            read=m.read,
+            asked=m.asked,
+            relevance=m.relevance,
+            loaded=m.loaded,
+            reached=frozenset(m.reached),
+            aborted={key: count for key, count in m.aborted.items() if self._aborted.get(key) != count},
+            visits=m.visits,
+            counts=m.counts,
+            events=tuple(m.events),
+            tables={name: _added(table, before.get(name)) for name, table in end.tables.items()},
+            facts=m.state.changes(0),
+            goes_on=m.goes_on,
+            is_over=m.is_over,
+            last_id=m.last_id,
+            end=end if base is None else None,
+        )
+
+    def _holds(self, result: Result, base: Base | None, given: tuple[object, ...], share: int) -> bool:
+        left = self._limits.events - self._events
+        if result.base is not base or result.given != given or result.share != share:
+            return False
+        if result.events_left != left and len(result.events) >= min(result.events_left, left):
+            return False
+        if any(code.version != version for code, version in result.read.items()):
+            return False
+        if result.aborted_before != _among(self._aborted, result.reached):
+            return False
+        relevance = self._memory.relevance
+        assert relevance is not None
+        if result.relevance is not relevance:
+            if any(relevance.matters(*question) is not answer for question, answer in result.asked.items()):
+                return False
+            result.relevance = relevance
+        return True
+
+    def _is_reached_elsewhere(self, function: va.Function) -> bool:
+        return bool(self._elsewhere) and self._in_document(function.key) in self._elsewhere
+
+    def _in_document(self, key: FunctionKey) -> FunctionKey:
+        path, line, column, name = key
+        return (path, self._source.ground.line(line), column, name) if path == self._path else key
+
+
+# --------------------------------------------------------------------------- parts of a module
+
+
+def _end_of_definitions(body: nd.Block) -> int | None:
+    """Where what the module does begins, behind what it defines."""
+    for index, placed in enumerate(body):
+        assert isinstance(placed, nd.Placed)
+        if any(_does(statement) for statement in placed.body):
+            return index
+    return None
+
+
+def _does(statement: nd.Stmt) -> bool:
+    if isinstance(statement, nd.If):
+        return is_main(statement.test)
+    if isinstance(statement, nd.ExprStmt):
+        return isinstance(statement.value, nd.Call) and isinstance(statement.value.func, nd.Name)
+    return isinstance(statement, (nd.For, nd.While, nd.With))
+
+
+def _leaves_nothing(rest: Result, before: Result) -> bool:
+    """Does an entry find the same whether it starts before or behind `rest`?"""
+    own = before.last_id
+    for key, value in rest.facts.items():
+        if key[0] in _PASSING:
+            continue
+        owner = key[1] if len(key) > 1 else 0
+        if isinstance(owner, int) and own < owner < SHARED_IDS:
+            continue  # of something made there, which nothing from before holds
+        if key[0] in ("a", "v") and isinstance(value, va.Obj) and value.id >= SHARED_IDS:
+            continue  # whoever asks for it gets the same
+        return False
+    return not any(
+        key <= own
+        for name in ("objects", "parents", "owns", "wrapped", "in_place", "engines", "prepared")
+        for key in rest.tables[name]
+    ) and len(rest.tables["hooks"]) == len(before.tables["hooks"])
+
+
+# --------------------------------------------------------------------------- tables
+
+
+def _added(table: Any, before: Any) -> Any:
+    """What a table holds that it did not before; lists as a whole."""
+    if before is None or isinstance(table, list):
+        return table
+    if isinstance(table, set):
+        return cast("set[object]", table) - before
+    return {key: value for key, value in table.items() if before.get(key, MISSING) is not value}
+
+
+def _joined(before: Any, added: Any) -> Any:
+    if isinstance(added, list):
+        return cast("list[object]", added)
+    return before | added
+
+
+def _apply(facts: Facts, changes: Facts) -> None:
+    for key, value in changes.items():
+        if value is MISSING:
+            facts.pop(key, None)
+        else:
+            facts[key] = value
+
+
+def _among(counts: dict[FunctionKey, int], keys: Collection[FunctionKey]) -> dict[FunctionKey, int]:
+    return {key: count for key, count in counts.items() if key in keys}
