@@ -65,6 +65,7 @@ def _estimate(module: Module, project: Project, request: EstimateRequest, stop: 
     if not chosen:
         return EstimateReport(unanswered=(_unanswered(facts, module, project),))
     others = _alternatives(facts, run, stop) if request.with_alternatives else []
+    facts.assumptions = tuple(shortened(one, project) for one in facts.assumptions)
     estimates: list[Estimate] = []
     for measured in chosen:
         estimate = _answer(measured, facts, others, cards, notes)
@@ -72,7 +73,7 @@ def _estimate(module: Module, project: Project, request: EstimateRequest, stop: 
             estimate = replace(estimate, remedies=remedies_of(measured, facts, run, stop))
         estimates.append(estimate)
     stopped = facts.failure and all(m.kind is not Kind.TRAINING for m in chosen)
-    return EstimateReport(tuple(estimates), (_unanswered(facts, module),) if stopped else ())
+    return EstimateReport(tuple(estimates), (_unanswered(facts, module, project),) if stopped else ())
 
 
 def _cards(names: tuple[str, ...]) -> tuple[list[Gpu], list[str]]:

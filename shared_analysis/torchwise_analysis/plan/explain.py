@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from torchwise_analysis.names.project import Project
 from torchwise_analysis.plan import entries
@@ -33,19 +34,21 @@ def not_reached(module: Module, ended: Origin | None) -> Unanswered:
     first = found[0]
     place = Origin(module.path, first.line)
     if first.name.endswith(_LIGHTNING):
-        return Unanswered(
-            place, f"{first.name}() is run by a trainer, and no trainer's fit() is called in this file; open the script that calls it"
-        )
-    lacking = f" and its {_listed(first.open_parameters)} {'is' if len(first.open_parameters) == 1 else 'are'} not known" if first.open_parameters else ""
-    return Unanswered(
-        place, f"{first.name}() holds the training loop, but nothing in this file calls it{lacking}; open the script that does"
-    )
+        said = f"{first.name}() is run by a trainer, and no trainer's fit() is called in this file"
+        return Unanswered(place, f"{said}; open the script that calls it")
+    lacking = ""
+    if first.open_parameters:
+        verb = "is" if len(first.open_parameters) == 1 else "are"
+        lacking = f" and its {_listed(first.open_parameters)} {verb} not known"
+    said = f"{first.name}() holds the training loop, but nothing in this file calls it{lacking}"
+    return Unanswered(place, f"{said}; open the script that does")
 
 
 def shortened(message: str, project: Project) -> str:
     """A message without the absolute paths of this machine."""
     for root in sorted({*project.roots, *project.libraries}, key=len, reverse=True):
-        message = message.replace(os.path.abspath(root) + os.sep, "").replace(root.rstrip(os.sep) + os.sep, "")
+        for spelled in (str(Path(root).absolute()), root.rstrip(os.sep)):
+            message = message.replace(spelled + os.sep, "")
     return message
 
 
@@ -61,4 +64,5 @@ def _statable(place: Origin, module: Module, project: Project) -> str:
     if not names or any(place.path.startswith(folder) for folder in project.libraries):
         return ""
     stated = " ".join(f"{name}=..." for name in names)
-    return f"; state it above line {place.line}: `# torchwise: {stated}` (numbers, or a tensor as float32[64,128])"
+    how = f"`# torchwise: {stated}` (numbers, or a tensor as float32[64,128])"
+    return f"; state it above line {place.line}: {how}"

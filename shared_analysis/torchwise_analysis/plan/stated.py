@@ -12,13 +12,18 @@ from dataclasses import dataclass, field
 from torchwise_memory.report import Origin
 from torchwise_memory.runtime.dtypes import DTYPES
 
-_COMMENT = re.compile(r"#\s*torchwise:\s*(?!ignore)(?P<rest>[^#]*)")
+_COMMENT = re.compile(r"#\s*torchwise:(?!\s*ignore)(?P<rest>[^#]*)")
 _PAIR = re.compile(r"(?P<name>[A-Za-z_]\w*)\s*=\s*(?P<value>\"[^\"]*\"|'[^']*'|\w+\[[\d,\s]*\]|[^\s,]+)")
 _SHAPE = re.compile(r"(?P<dtype>\w+)\[(?P<extents>[\d,\s]*)\]$")
 _WORDS: dict[str, object] = {"true": True, "false": False, "none": None}
 
 #: Names that mean a field of the plan, by the names of the choices that they settle.
-PLAN_NAMES = {"batch_size": "micro_batch", "micro_batch": "micro_batch", "seq_len": "seq_len", "image_size": "image_size"}
+PLAN_NAMES = {
+    "batch_size": "micro_batch",
+    "micro_batch": "micro_batch",
+    "seq_len": "seq_len",
+    "image_size": "image_size",
+}
 
 
 @dataclass(frozen=True, slots=True)

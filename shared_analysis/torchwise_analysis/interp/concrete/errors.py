@@ -6,7 +6,7 @@ from torchwise_analysis.interp.concrete.values import Instance
 from torchwise_memory.report import Origin
 
 
-class Raised(Exception):  # noqa: N818 - it carries an exception of the program, it is none of ours
+class Raised(Exception):
     """An exception of the program, on its way to a handler of the program."""
 
     def __init__(self, value: Instance, origin: Origin | None = None) -> None:
@@ -15,7 +15,7 @@ class Raised(Exception):  # noqa: N818 - it carries an exception of the program,
         self.origin = origin
 
 
-class Stopped(Exception):  # noqa: N818 - reads as what happened
+class Stopped(Exception):
     """The trace cannot go on: something that decides about memory is not known. Never caught by a program."""
 
     def __init__(self, message: str, origin: Origin | None = None) -> None:
@@ -28,9 +28,9 @@ class OutOfFuel(Stopped):
     """The bound on statements, operators or depth was reached."""
 
 
-class Cancelled(Exception):  # noqa: N818
+class Cancelled(Exception):
     """The caller asked to stop."""
 
 
-class Finished(Exception):  # noqa: N818
+class Finished(Exception):
     """Everything that was to be measured has been measured."""

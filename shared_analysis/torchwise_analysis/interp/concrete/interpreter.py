@@ -125,7 +125,7 @@ class Interpreter:
         # how many iterators of that kind were made, and what the last one runs over
         self.doubts = 0
         self.uncertain_why = ""
-        # containers such loops filled, whose length is therefore not known: by identity, held, with the reason
+        # containers that such loops filled, whose length is not known: by identity, held, with the reason
         self.open_containers: dict[int, tuple[Value, str]] = {}
         # where lengths were asked for that are not known, by what they are the length of
         self.lengths: dict[str, Origin | None] = {}
@@ -329,7 +329,9 @@ class Interpreter:
             for target in targets:
                 inner = target.value if isinstance(target, nodes.Starred) else target
                 why = value.why if value.why.startswith("a part of ") else f"a part of {value.why}"
-                self.assign(inner, Unknown(why, value.origin if isinstance(value, Unknown) else self.origin()), frame)
+                self.assign(
+                    inner, Unknown(why, value.origin if isinstance(value, Unknown) else self.origin()), frame
+                )
             return
         items = list(self.iterate(value))
         del value
@@ -1024,7 +1026,7 @@ class Interpreter:
             self.uncertain.remove(why)
 
     def note_growth(self, container: Value) -> None:
-        """Something was put into a container; inside an uncertain loop its length is not known from now on."""
+        """Something was put into a container; after an uncertain loop its length is not known."""
         if self.uncertain and not self.module_depth and not _holds_tensor(container):
             self.mark_open(container, self.uncertain[-1])
 

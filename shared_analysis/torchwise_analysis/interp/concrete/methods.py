@@ -167,13 +167,19 @@ _STR = {
 }
 
 _BYTES = {name: _host(name) for name in ("decode", "endswith", "find", "hex", "split", "startswith", "strip")}
+
+
 def _item(it: Interpreter, receiver: Value, args: list[Value], keywords: dict[str, Value]) -> Value:
     """`.item()` of what would be a NumPy scalar."""
     return receiver
 
 
-_INT = {name: _host(name) for name in ("bit_length", "bit_count", "conjugate", "is_integer")} | {"item": _item}
-_FLOAT = {name: _host(name) for name in ("is_integer", "hex", "as_integer_ratio", "conjugate")} | {"item": _item}
+_INT = {name: _host(name) for name in ("bit_length", "bit_count", "conjugate", "is_integer")} | {
+    "item": _item
+}
+_FLOAT = {name: _host(name) for name in ("is_integer", "hex", "as_integer_ratio", "conjugate")} | {
+    "item": _item
+}
 _RANGE = {name: _host(name) for name in ("count", "index")}
 
 

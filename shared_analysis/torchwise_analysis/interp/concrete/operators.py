@@ -123,7 +123,11 @@ def binary(it: Interpreter, op: str, left: Value, right: Value) -> Value:
         left = tuple(left)
     if isinstance(right, Size):
         right = tuple(right)
-    if op in _SET_OPERATORS and isinstance(left, list) and isinstance(right, (list, set, frozenset, tuple, dict)):
+    if (
+        op in _SET_OPERATORS
+        and isinstance(left, list)
+        and isinstance(right, (list, set, frozenset, tuple, dict))
+    ):
         # the views that `keys()` and `items()` give behave as sets
         left = {key_of(it, v) for v in cast("list[Value]", left)}
         right = {key_of(it, v) for v in it.iterate(right)}

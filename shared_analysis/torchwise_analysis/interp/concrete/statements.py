@@ -237,6 +237,14 @@ def if_(it: Interpreter, node: nodes.If, frame: Frame) -> Outcome:
         if isinstance(test, Unknown) and _is_last_resort(node):
             it.assume(f"of the cases of {undecided} the first one is taken")
             return run_block(it, node.body, frame)
+        if undecided == "a random number" and not it.module_depth and not frame.module.is_library:
+            where = it.origin_of(node, frame)
+            drawn = it.choose(
+                f"random branch at {where.path}:{where.line}",
+                (False, True),
+                "the random condition is taken to be {}",
+            )
+            return run_block(it, node.body if drawn else node.orelse, frame)
         if node.orelse and _ends_the_script(node.orelse):
             it.assume(f"the condition on {undecided} is taken to be true: the script would end otherwise")
             return run_block(it, node.body, frame)

@@ -202,7 +202,9 @@ def _below(it: Interpreter, name: str, args: list[Value], keywords: dict[str, Va
 def percent(it: Interpreter, template: str, value: Value) -> Value:
     """`template % value` for numbers and texts; not known where a part is not."""
     items = value if isinstance(value, tuple) else (value,)
-    unknown = next((v for v in cast("tuple[Value, ...]", items) if isinstance(v, (Unknown, Symbol, Tensor))), None)
+    unknown = next(
+        (v for v in cast("tuple[Value, ...]", items) if isinstance(v, (Unknown, Symbol, Tensor))), None
+    )
     if unknown is not None:
         why = "the value of a tensor" if isinstance(unknown, Tensor) else unknown.why
         return Unknown(f"a text made of {why}")

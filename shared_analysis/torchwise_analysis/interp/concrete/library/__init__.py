@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from torchwise_analysis.interp.concrete.errors import Stopped
-from torchwise_analysis.interp.concrete.library import files, huggingface
+from torchwise_analysis.interp.concrete.library import files, huggingface, training
 from torchwise_analysis.interp.concrete.library.huggingface import Transformers, helpers
 from torchwise_analysis.interp.concrete.library.imports import Imports
 from torchwise_analysis.interp.concrete.library.spaces import Spaces
@@ -413,7 +413,11 @@ class Library:
     def is_abstract_kind(self, value: Value, cls: Class, wanted: Class) -> bool:
         """`isinstance(x, collections.abc.Sequence)` and the like."""
         if wanted.name == "ndarray":
-            return isinstance(value, Tensor) and device_of(value.device).type == "cpu" and not value.requires_grad
+            return (
+                isinstance(value, Tensor)
+                and device_of(value.device).type == "cpu"
+                and not value.requires_grad
+            )
         kinds = _ABSTRACT.get(wanted.name)
         if kinds is not None and not wanted.tag:
             carrier = value.payload if isinstance(value, Instance) and value.payload is not None else value
@@ -569,7 +573,9 @@ class Library:
         if isinstance(callee, DType):
             # numpy.float32(x): a conversion
             value = args[0] if args else 0
-            return self.call_method(self.it, value, "to", [callee], {}) if isinstance(value, Tensor) else value
+            return (
+                self.call_method(self.it, value, "to", [callee], {}) if isinstance(value, Tensor) else value
+            )
         cls = self.class_of(callee)
         method = cls.find("__call__")
         if isinstance(method, Builtin):

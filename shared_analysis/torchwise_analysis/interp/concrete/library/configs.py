@@ -40,9 +40,12 @@ _MAX_ROUNDS = 8
 def yaml_module(it: Interpreter) -> Namespace:
     """`yaml`."""
     members: dict[str, Value] = {
-        name: Builtin(f"yaml.{name}", _yaml_load) for name in ("safe_load", "load", "full_load", "unsafe_load")
+        name: Builtin(f"yaml.{name}", _yaml_load)
+        for name in ("safe_load", "load", "full_load", "unsafe_load")
     }
-    members["dump"] = members["safe_dump"] = Builtin("yaml.dump", lambda it, a, k: Unknown("a YAML text", it.origin()))
+    members["dump"] = members["safe_dump"] = Builtin(
+        "yaml.dump", lambda it, a, k: Unknown("a YAML text", it.origin())
+    )
     for name in ("SafeLoader", "FullLoader", "Loader", "CLoader", "CSafeLoader", "Dumper"):
         members[name] = Opaque(f"yaml.{name}")
     return Namespace("yaml", members)
@@ -144,7 +147,9 @@ def attribute_dictionary(it: Interpreter, name: str, module: str) -> Class:
 def wrapped(cls: Class, value: Value) -> Value:
     """`value` with its dictionaries made instances of `cls`."""
     if isinstance(value, dict):
-        return Instance(cls, {key: wrapped(cls, inner) for key, inner in cast("dict[Value, Value]", value).items()})
+        return Instance(
+            cls, {key: wrapped(cls, inner) for key, inner in cast("dict[Value, Value]", value).items()}
+        )
     if isinstance(value, list):
         return [wrapped(cls, inner) for inner in cast("list[Value]", value)]
     return value
@@ -211,10 +216,14 @@ def yacs_module(it: Interpreter) -> Namespace:
     cls.members |= {
         "merge_from_file": Builtin("merge_from_file", from_file),
         "merge_from_list": Builtin("merge_from_list", from_list),
-        "merge_from_other_cfg": Builtin("merge_from_other_cfg", lambda it, a, k: _lay_over(a[0], plain(a[1]))),
+        "merge_from_other_cfg": Builtin(
+            "merge_from_other_cfg", lambda it, a, k: _lay_over(cast(Instance, a[0]), plain(a[1]))
+        ),
         "clone": Builtin("clone", clone),
         "dump": Builtin("dump", lambda it, a, k: Unknown("a YAML text", it.origin())),
-        "load_cfg": Builtin("load_cfg", lambda it, a, k: wrapped(cls, _yaml_load(it, a[-1:], {})), static=True),
+        "load_cfg": Builtin(
+            "load_cfg", lambda it, a, k: wrapped(cls, _yaml_load(it, a[-1:], {})), static=True
+        ),
         **{name: Builtin(name, nothing) for name in ("defrost", "freeze", "set_new_allowed")},
     }
     return Namespace("yacs.config", {"CfgNode": cls})
@@ -308,7 +317,9 @@ def dict_config(it: Interpreter) -> Class:
         def get(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
             entries = cast("dict[Value, Value]", cast(Instance, args[0]).payload)
             # a field that no configuration sets reads as None
-            return it.call(plain_get, args, {}) if args[1] in entries or str(args[1]).startswith("_") else None
+            return (
+                it.call(plain_get, args, {}) if args[1] in entries or str(args[1]).startswith("_") else None
+            )
 
         known.members["__getattr__"] = Builtin("__getattr__", get)
     return known
@@ -364,7 +375,10 @@ def _resolve(it: Interpreter, node: Value, root: Value, path: str, changed: list
         entries = cast("dict[Value, Value]", node)
         return {k: _resolve(it, v, root, f"{path}.{k}".strip("."), changed) for k, v in entries.items()}
     if isinstance(node, list):
-        return [_resolve(it, v, root, f"{path}.{i}".strip("."), changed) for i, v in enumerate(cast("list[Value]", node))]
+        return [
+            _resolve(it, v, root, f"{path}.{i}".strip("."), changed)
+            for i, v in enumerate(cast("list[Value]", node))
+        ]
     if node == "???":
         return Unknown(f"the setting {path}, which has no value", it.origin())
     if not isinstance(node, str) or "${" not in node:
@@ -470,7 +484,11 @@ def _composed(it: Interpreter, folder: str, group: str, name: str, package: str,
         return Unknown(f"the settings of {posixpath.normpath(shown)}", it.origin())
     header = re.match(r"(?:\s*#[^\n]*\n)*?\s*#\s*@package\s+(\S+)", content)
     if header is not None:
-        package = "" if header.group(1) == "_global_" else header.group(1).replace("_group_", group.replace("/", "."))
+        package = (
+            ""
+            if header.group(1) == "_global_"
+            else header.group(1).replace("_group_", group.replace("/", "."))
+        )
     own = parsed_yaml(it, content, files.locate(it, shown) or shown, floats_without_dot=True)
     if not isinstance(own, dict):
         own = {} if own is None else own
@@ -478,7 +496,15 @@ def _composed(it: Interpreter, folder: str, group: str, name: str, package: str,
         return own
     settings = dict(cast("dict[Value, Value]", own))
     defaults = settings.pop("defaults", None)
-    layers = _layers(it, folder, group, package, defaults if isinstance(defaults, list) else [], _nested(package, settings), depth)
+    layers = _layers(
+        it,
+        folder,
+        group,
+        package,
+        defaults if isinstance(defaults, list) else [],
+        _nested(package, settings),
+        depth,
+    )
     result: Value = {}
     for layer in layers:
         if isinstance(layer, Unknown):
@@ -503,12 +529,18 @@ def _layers(
         option = overrides.get(where, option)
         if word == "override" or option is None or where.startswith("hydra") or option == "???":
             continue
-        inner = where.lstrip("/") if where.startswith("/") or not group else posixpath.join(group, where).rstrip("/")
+        inner = (
+            where.lstrip("/")
+            if where.startswith("/") or not group
+            else posixpath.join(group, where).rstrip("/")
+        )
         into = target or inner.replace("/", ".")
         if not where:
             inner, into = group, package
         for one in option if isinstance(option, list) else [option]:
-            layer = _composed(it, folder, inner, text.text_of(it, one), "" if into == "_global_" else into, depth + 1)
+            layer = _composed(
+                it, folder, inner, text.text_of(it, one), "" if into == "_global_" else into, depth + 1
+            )
             if isinstance(layer, Unknown) and word == "optional":
                 continue
             layers.append(layer)
@@ -537,7 +569,8 @@ def _instantiate(it: Interpreter, args: list[Value], keywords: Keywords) -> Valu
     config = plain_top(args[0] if args else keywords.pop("config", None))
     if not isinstance(config, dict):
         return config if config is None else Unknown("an object of a configuration", it.origin())
-    options = {**cast("dict[Value, Value]", config), **keywords}
+    options: dict[Value, Value] = dict(cast("dict[Value, Value]", config))
+    options.update(keywords)
     return _made(it, options, list(args[1:]))
 
 

@@ -94,11 +94,12 @@ def _samplers(it: Interpreter) -> dict[str, Value]:
     base.members["__init__"] = Builtin("__init__", lambda it, a, k: None)
     base.members["set_epoch"] = Builtin("set_epoch", lambda it, a, k: None)
     base.members["__len__"] = Builtin("__len__", lambda it, a, k: Symbol("the length of the data"))
-    base.members["__iter__"] = Builtin("__iter__", lambda it, a, k: Unknown("the order of the samples", it.origin()))
+    base.members["__iter__"] = Builtin(
+        "__iter__", lambda it, a, k: Unknown("the order of the samples", it.origin())
+    )
     made: dict[str, Value] = {"Sampler": base}
-    for name in (
-        "RandomSampler", "SequentialSampler", "WeightedRandomSampler", "SubsetRandomSampler", "DistributedSampler", "BatchSampler",
-    ):  # fmt: skip
+    for name in ("Random", "Sequential", "WeightedRandom", "SubsetRandom", "Distributed", "Batch"):
+        name += "Sampler"
         cls = Class(name, (base,), module="torch.utils.data", tag=f"torch.utils.data.{name}")
         cls.mro = (cls, *base.mro)
         made[name] = cls

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torchwise_analysis.interp.concrete.values import Builtin, Keywords, Namespace, Opaque, Symbol, Unknown, Value
+from torchwise_analysis.interp.concrete.values import (
+    Builtin,
+    Keywords,
+    Namespace,
+    Opaque,
+    Symbol,
+    Unknown,
+    Value,
+)
 from torchwise_memory.runtime.dtypes import DTYPES
 
 if TYPE_CHECKING:
     from torchwise_analysis.interp.concrete.interpreter import Interpreter
 
-# name without version -> (shape of an observation, its type, discrete actions, else extent of a continuous action)
+# name without version -> (shape of an observation, its type, number of actions or 0, extent of an action)
 _SPACES: dict[str, tuple[tuple[int, ...], str, int, int]] = {
     "CartPole": ((4,), "float32", 2, 0),
     "MountainCar": ((2,), "float32", 3, 0),

@@ -39,7 +39,8 @@ _MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
 # Taken where nothing says how large a photograph is: the size most of ImageNet's files have.
 PHOTOGRAPH: Shape = (3, 375, 500)
 _KEEP = (
-    "copy", "load", "filter", "point", "transpose", "rotate", "getchannel", "quantize", "transform", "close", "verify",
+    "copy", "load", "filter", "point", "transpose", "rotate", "getchannel", "quantize", "transform",
+    "close", "verify",
 )  # fmt: skip
 
 
@@ -56,8 +57,8 @@ def image_module(it: Interpreter) -> Namespace:
         "fromarray": Builtin("PIL.Image.fromarray", _from_array),
         "Image": it.types.named("Image"),
     }
-    for number, name in enumerate(("NEAREST", "LANCZOS", "BILINEAR", "BICUBIC", "BOX", "HAMMING")):
-        members[name] = number
+    filters = ("NEAREST", "LANCZOS", "BILINEAR", "BICUBIC", "BOX", "HAMMING")
+    members |= {name: number for number, name in enumerate(filters)}
     members["ANTIALIAS"] = 1
     members["FLIP_LEFT_RIGHT"] = 0
     members["FLIP_TOP_BOTTOM"] = 1
@@ -66,7 +67,7 @@ def image_module(it: Interpreter) -> Namespace:
 
 
 def image_of(shape: tuple[int, ...], source: str = "") -> Opaque:
-    """An image of (channels, height, width); `source` names whose size is only assumed, empty if it is known."""
+    """An image of (channels, height, width); `source` names the data if the size is only assumed."""
     made = Opaque("image", payload=shape)
     channels, height, width = cast(Shape, shape)
 
@@ -136,9 +137,15 @@ def opencv_module(it: Interpreter) -> Namespace:
     }
     for name in ("flip", "GaussianBlur", "blur", "medianBlur", "LUT"):
         members[name] = Builtin(f"cv2.{name}", _first)
-    for number, name in enumerate(("INTER_NEAREST", "INTER_LINEAR", "INTER_CUBIC", "INTER_AREA")):
-        members[name] = number
-    members |= {"IMREAD_GRAYSCALE": 0, "IMREAD_COLOR": 1, "BORDER_CONSTANT": 0, "COLOR_BGR2RGB": 4, "COLOR_RGB2BGR": 4}
+    filters = ("INTER_NEAREST", "INTER_LINEAR", "INTER_CUBIC", "INTER_AREA")
+    members |= {name: number for number, name in enumerate(filters)}
+    members |= {
+        "IMREAD_GRAYSCALE": 0,
+        "IMREAD_COLOR": 1,
+        "BORDER_CONSTANT": 0,
+        "COLOR_BGR2RGB": 4,
+        "COLOR_RGB2BGR": 4,
+    }
     return Namespace("cv2", members)
 
 
@@ -171,7 +178,10 @@ def _array_resize(it: Interpreter, args: list[Value], keywords: Keywords) -> Val
         if any(not isinstance(f, (int, float)) for f in factors):
             it.assume("an image that is scaled at random keeps its size")
             return array
-        size = (int(cast(int, width) * cast(float, factors[1])), int(cast(int, height) * cast(float, factors[0])))
+        size = (
+            int(cast(int, width) * cast(float, factors[1])),
+            int(cast(int, height) * cast(float, factors[0])),
+        )
     items = list(it.iterate(size)) if isinstance(size, (list, tuple)) else []
     if len(items) != 2:
         return Unknown("an image of a size that is not known", it.origin())

@@ -56,7 +56,19 @@ def numpy_module(it: Interpreter) -> Namespace:
     for name in ("sqrt", "log", "log2", "log10", "exp", "sin", "cos", "tan", "floor", "ceil", "fabs"):
         members[name] = _elementwise(pure(name, getattr(math, name)))
     members["abs"] = members["absolute"] = _elementwise(pure("abs", abs))
-    for name in ("cumsum", "cumprod", "clip", "round", "square", "sign", "flip", "fliplr", "flipud", "sort", "copy"):
+    for name in (
+        "cumsum",
+        "cumprod",
+        "clip",
+        "round",
+        "square",
+        "sign",
+        "flip",
+        "fliplr",
+        "flipud",
+        "sort",
+        "copy",
+    ):
         members[name] = _elementwise(Builtin(f"numpy.{name}", _unknown_number(name)))
     members["append"] = Builtin("numpy.append", _append)
     members["transpose"] = Builtin("numpy.transpose", _transpose)
@@ -88,7 +100,9 @@ def numpy_module(it: Interpreter) -> Namespace:
 
 def scipy_optimize(it: Interpreter) -> Namespace:
     """`scipy.optimize`, as far as a training step uses it."""
-    return Namespace("scipy.optimize", {"linear_sum_assignment": Builtin("linear_sum_assignment", _assignment)})
+    return Namespace(
+        "scipy.optimize", {"linear_sum_assignment": Builtin("linear_sum_assignment", _assignment)}
+    )
 
 
 def _assignment(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:

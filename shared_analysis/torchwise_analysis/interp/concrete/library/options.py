@@ -143,7 +143,11 @@ def _option(it: Interpreter, args: list[Value], keywords: Keywords) -> tuple[str
     if action == "store_false":
         return name, keywords.get("default", True)
     if "default" in keywords:
-        place = _from_launch_line(it, names, shown, keywords) if _names_data(name, keywords["default"]) else MISSING
+        place = (
+            _from_launch_line(it, names, shown, keywords)
+            if _names_data(name, keywords["default"])
+            else MISSING
+        )
         return name, _typed_default(it, keywords) if place is MISSING else place
     if action in ("version", "help"):
         return "", None

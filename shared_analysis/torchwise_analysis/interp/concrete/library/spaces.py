@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from torchwise_analysis.interp.concrete.library import configs, data, files, gymnasium, huggingface, images, launchers, numbers, torchspace, training, vision
+from torchwise_analysis.interp.concrete.library import (
+    configs,
+    data,
+    files,
+    gymnasium,
+    huggingface,
+    images,
+    launchers,
+    numbers,
+    torchspace,
+    training,
+    vision,
+)
 from torchwise_analysis.interp.concrete.library.stdlib import standard_modules
 from torchwise_analysis.interp.concrete.values import MISSING, Builtin, Class, Namespace, Opaque, Value
 from torchwise_memory.classes import CLASS_FUNCTIONS, CLASSES

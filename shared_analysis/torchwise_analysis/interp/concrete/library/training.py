@@ -1,4 +1,4 @@
-"""Frameworks that own the training loop: Lightning and Accelerate, by replacement texts that step as they do."""
+"""Frameworks that own the training loop or its step: Lightning and Accelerate, by replacement texts."""
 
 from __future__ import annotations
 

@@ -290,7 +290,9 @@ def _dataset_init(it: Interpreter, args: list[Value], keywords: Keywords) -> Val
     fields = receiver.attributes
     fields["root"] = args[0] if args else keywords.get("root")
     fields["transform"] = keywords.get("transform", callables[0] if callables else None)
-    fields["target_transform"] = keywords.get("target_transform", callables[1] if len(callables) > 1 else None)
+    fields["target_transform"] = keywords.get(
+        "target_transform", callables[1] if len(callables) > 1 else None
+    )
     fields["transforms"] = keywords.get("transforms")
     if shape is not None:
         for field, extents, dtype in (("targets", (), "int64"), ("data", shape[1:], "uint8")):

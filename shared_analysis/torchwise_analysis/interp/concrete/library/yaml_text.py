@@ -40,7 +40,10 @@ class _Line:
 
 
 def load(text: str, path: str, floats_without_dot: bool = False) -> Value:
-    """The first document of `text`. `floats_without_dot`: `1e-4` is a number (OmegaConf) and no text (PyYAML)."""
+    """The first document of `text`.
+
+    `floats_without_dot`: `1e-4` is a number, as OmegaConf reads it, and not a text, as PyYAML does.
+    """
     rows = text.split("\n")
     if len(rows) > MAX_LINES:
         raise ValueError("the file is too long")
