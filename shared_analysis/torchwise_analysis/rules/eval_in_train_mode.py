@@ -274,6 +274,8 @@ def detect(trace: Trace) -> Iterator[Hit]:
         names = {mode.name for mode in forward.modes}
         if loop is None or forward.pass_ in trace.used or not names or not names <= {"train", "new"}:
             continue
+        if forward.eval_parts:
+            continue  # its parts were switched one by one
         layers = _mode_layers(trace, forward.module)
         if trained:
             if loop.place in training_loops or walked.get(loop.place) in training_data:
