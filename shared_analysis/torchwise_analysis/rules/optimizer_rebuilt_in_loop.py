@@ -57,7 +57,7 @@ RULE = Rule(
     name="optimizer-rebuilt-in-loop",
     category=Category.LOOP,
     severity=Severity.WARNING,
-    claim="An optimizer that remembers is constructed again inside the loop that trains one and the same model.",
+    claim="An optimizer with memory is constructed again inside the loop that trains one and the same model.",
     cost=(
         "Momentum and the running moments of Adam start from zero each time. Rebuilt for every batch, Adam "
         "becomes the sign of the gradient times the learning rate, at its largest step size, and momentum "

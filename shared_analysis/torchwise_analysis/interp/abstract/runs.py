@@ -193,6 +193,7 @@ class FileRun:
             silence=counts.silence(self._visits, self._visits >= self._limits.visits),
             analysed_files=(self._path, *tables["modules"]),
             reached=frozenset(self._in_document(key) for key in self._reached),
+            ground=self._source.ground,
         )
 
     # ------------------------------------------------------------------ what runs

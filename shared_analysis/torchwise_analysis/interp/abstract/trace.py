@@ -19,7 +19,9 @@ from typing import TypeVar, cast
 from torchwise_analysis.findings import Place
 from torchwise_analysis.interp.abstract import events as ev
 from torchwise_analysis.interp.abstract.loops import Loop, LoopKind, LoopPath
+from torchwise_analysis.interp.abstract.places import Ground, Spot
 from torchwise_analysis.interp.abstract.values import Kind, Obj, Token, Value, alternatives
+from torchwise_analysis.source.nodes import Span
 
 E = TypeVar("E", bound=ev.Event)
 R = TypeVar("R")
@@ -87,6 +89,7 @@ class Trace:
     silence: Silence
     analysed_files: tuple[str, ...] = ()
     reached: frozenset[tuple[str, int, int, str]] = frozenset()
+    ground: Ground | None = None
     _kinds: dict[type, tuple[ev.Event, ...]] = field(default_factory=dict[type, "tuple[ev.Event, ...]"])
     _cache: dict[str, object] = field(default_factory=dict[str, object])
 
@@ -130,6 +133,15 @@ class Trace:
             for e in self.of(ev.ApiCall)
             if any(e.name == n or (n.endswith(".") and e.name.startswith(n)) for n in names)
         )
+
+    def place(self, path: str, span: Span) -> Place:
+        """The place of a span on a function's or class's source, shifted by its `line`.
+
+        Places of events compare by the block they were run in: compare their spans with this one's.
+        """
+        if path != self.path or self.ground is None:
+            return Place(path, span)
+        return Spot(path, span, self.ground)
 
     # ------------------------------------------------------------------ passes
 
