@@ -171,8 +171,16 @@ def comprehension(m: Machine, node: nd.Comprehension) -> va.Value:
         for number, element in enumerate(plan.elements):
             m.loops = (*before, Turn(plan.loop, number))
             assign(m, generator.target, element, node)
-            if all(conditions.test(m, c)[0] is not False for c in generator.conditions):
+            tests: list[bool | None] = []
+            for condition in generator.conditions:
+                tests.append(conditions.test(m, condition)[0])
+                if tests[-1] is False:
+                    break
+            else:
+                start = len(found)
                 generate(index + 1)
+                if None in tests:
+                    found[start:] = [_perhaps(value) for value in found[start:]]
         m.loops = before
 
     try:
@@ -200,6 +208,11 @@ def comprehension(m: Machine, node: nd.Comprehension) -> va.Value:
     if any(open_):
         m.state.set(("open", holder.id), True)
     return holder
+
+
+def _perhaps(value: va.Value) -> va.Value:
+    """An element that an undecided condition lets through: of parameters, only some."""
+    return replace(value, filtered=True) if isinstance(value, va.Parameters) else value
 
 
 def slice_(m: Machine, node: nd.Slice) -> va.Value:
