@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import cast
+from dataclasses import dataclass, replace
+from typing import TypeAlias, cast
 
 from torchwise_analysis.interp.abstract import beliefs, calls, iteration
 from torchwise_analysis.interp.abstract import events as ev
@@ -213,6 +213,23 @@ def pretrained(m: Machine, call: Call) -> va.Value:
 
 # --------------------------------------------------------------------------- running
 
+_FORWARD_RUNS = 2  # of one module in one mode, then other worlds share a result
+_FORMS = (va.Kind.TUPLE, va.Kind.LIST, va.Kind.DICT)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ContainerForm:
+    """A container that a forward gave, and the forms of what is in it."""
+
+    kind: va.Kind
+    items: tuple[Form, ...]
+    entries: tuple[tuple[object, Form], ...]
+    is_open: bool
+    traits: frozenset[str]
+
+
+Form: TypeAlias = "va.Tensor | va.Const | va.Unknown | ContainerForm"
+
 
 def forward(
     m: Machine, obj: va.Obj, call: Call, through: str = "call", in_sequence: bool = False
@@ -347,17 +364,18 @@ def _run_own(m: Machine, obj: va.Obj, pass_: int, call: Call, top: bool) -> va.V
         if obj.cls.derives("Sequential"):
             return _run_sequential(m, obj, pass_, call)
         return m.attach(pass_, values, call.node)
-    key = (obj.id, m.recording(), m.mode(obj), len(call.arguments.positional), m.world)
-    runs, last = m.forward_cache.get(key, (0, va.NONE))
     m.note_read(own.code)
+    key = (obj.id, m.recording(), m.mode(obj), len(call.arguments.positional))
+    forms = m.forward_cache.get(key, {})
+    runs, last = forms.get(m.world, (0, None))
     body = own.node.body if isinstance(own.node, nd.FunctionDef) else ()
     enough = 2 if top or m.body_facts(body).keeps else 1
-    if runs >= enough and isinstance(last, va.Tensor):
-        return m.attach(
-            pass_, values, call.node, activation=last.activation, reduction=last.reduction, shape=last.shape
-        )
+    if last is None and sum(count for count, _ in forms.values()) > _FORWARD_RUNS:
+        last, runs = next((form for _, form in forms.values() if form is not None), None), enough
+    if runs >= enough and last is not None:
+        return renewed(m, last, pass_, values, call.node)
     result = calls.call_function(m, replace(own, self=obj), call.arguments, call.node)
-    m.forward_cache[key] = (runs + 1, result)
+    m.forward_cache[key] = {**m.forward_cache.get(key, {}), m.world: (runs + 1, form_of(m, result))}
     recording = True in m.recording() and True in m.passes[pass_].forward.grad
     if not m.tensors(result) and top:
         if isinstance(result, va.Const) and result.value is None:
@@ -369,6 +387,43 @@ def _run_own(m: Machine, obj: va.Obj, pass_: int, call: Call, top: bool) -> va.V
     if recording and top and lost and not parameter_free(m, obj):
         result = m.imbue(result, pass_)
     return result
+
+
+def form_of(m: Machine, value: va.Value, depth: int = 0) -> Form | None:
+    """What a forward gave, without the objects of that run; None for more than tensors in containers."""
+    if isinstance(value, (va.Tensor, va.Const, va.Unknown)):
+        return value
+    if not isinstance(value, va.Obj) or value.kind not in _FORMS or depth > 2:
+        return None
+    items = [form_of(m, item, depth + 1) for item in m.items(value)]
+    entries = {key: form_of(m, item, depth + 1) for key, item in m.entries(value).items()}
+    if None in items or None in entries.values():
+        return None
+    known = tuple(item for item in items if item is not None)
+    named = tuple((key, item) for key, item in entries.items() if item is not None)
+    return ContainerForm(value.kind, known, named, bool(m.state.get(("open", value.id))), value.traits)
+
+
+def renewed(m: Machine, form: Form, pass_: int, values: tuple[va.Value, ...], node: nd.Node) -> va.Value:
+    """The same kind of result from another pass."""
+    if isinstance(form, ContainerForm):
+        out = m.sequence(
+            [renewed(m, item, pass_, values, node) for item in form.items],
+            None,
+            form.kind,
+            traits=form.traits,
+        )
+        if form.entries:
+            entries = {key: renewed(m, item, pass_, values, node) for key, item in form.entries}
+            m.state.set(("d", out.id), entries)
+        if form.is_open:
+            m.state.set(("open", out.id), True)
+        return out
+    if isinstance(form, va.Tensor):
+        return m.attach(
+            pass_, values, node, activation=form.activation, reduction=form.reduction, shape=form.shape
+        )
+    return form
 
 
 def _run_hooks(m: Machine, obj: va.Obj, pass_: int, call: Call) -> None:

@@ -354,18 +354,25 @@ def _budgeted(
     node: nd.Node,
     run: Callable[[], va.Value],
 ) -> va.Value:
-    """A callee may spend half of what is left; one that needs more is given up, its caller goes on."""
+    """A callee may spend half of what is left; one that needs more is given up, its caller goes on.
+
+    What module code calls is the program itself and may spend nearly all. The inside of a forward tells
+    little more than that it is one: it gets a fixed small share.
+    """
     if m.aborted.get(function.key, 0) >= _ABORTED_OFTEN:
         return _given_up(m, function, arguments, node)
     whole, mark, guards = m.cap, m.state.mark(), m.guards
-    share = max((whole - m.visits) // 2, 1)
+    left = max(whole - m.visits, 1)
+    share = left - left // 8 if len(m.frames) < 2 else (left + 1) // 2
+    if m.forward is not None:
+        share = min(share, m.limits.forward_visits)
     m.cap = min(whole, m.visits + share)
     try:
         return run()
     except OutOfFuelError:
         if m.visits >= whole or len(m.events) >= m.events_left:
             raise
-        if share >= _FAIR_SHARE:
+        if share >= _FAIR_SHARE or share == m.limits.forward_visits:
             m.aborted[function.key] = m.aborted.get(function.key, 0) + 1
         m.state.rollback(mark)
         m.alive, m.guards = True, guards
@@ -377,6 +384,8 @@ def _budgeted(
 
 def _given_up(m: Machine, function: va.Function, arguments: va.Arguments, node: nd.Node) -> va.Value:
     m.counts.cut += 1
+    if m.forward is not None:  # a layer like any other
+        return m.attach(m.forward[1], arguments, None)
     for value in arguments:
         m.escape(value, node, function.name)
     if function.self is not None:

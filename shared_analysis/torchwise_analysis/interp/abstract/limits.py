@@ -10,13 +10,15 @@ class Limits:
     """What one file may cost.
 
     visits: nodes evaluated, over all entries. entry_visits: of one entry. late_visits: of one entry
-    after half of all visits are spent. depth: nested calls. nesting: nested expressions. events:
-    recorded. files: other project files read. worlds: runs of one function for flags tested more than once.
+    after half of all visits are spent. forward_visits: of one forward pass. depth: nested calls.
+    nesting: nested expressions. events: recorded. files: other project files read. worlds: runs of one
+    function for flags tested more than once.
     """
 
     visits: int = 200_000
     entry_visits: int = 80_000
     late_visits: int = 10_000
+    forward_visits: int = 4_000
     depth: int = 14
     nesting: int = 120
     events: int = 60_000

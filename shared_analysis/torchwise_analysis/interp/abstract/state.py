@@ -23,6 +23,10 @@ Facts: TypeAlias = "dict[Key, object]"
 Join: TypeAlias = "Callable[[object, object], object]"
 
 
+# What the lack of a fact says, where it says something: parameters that nobody froze learn.
+_WITHOUT: dict[object, object] = {"frozen": frozenset([False])}
+
+
 class Missing:
     """No fact."""
 
@@ -90,6 +94,8 @@ class State:
             value: object = MISSING
             for outcome in outcomes:
                 other = outcome.get(key, base)
+                if other is MISSING:
+                    other = _WITHOUT.get(key[0], MISSING)
                 if value is MISSING:
                     value = other
                 elif other is not MISSING and other is not value:
