@@ -74,6 +74,10 @@ vsix: bundle node_modules/.package-lock.json  ## the VS Code extension with its 
 e2e: setup node_modules/.package-lock.json  ## VS Code, Neovim and Emacs as a person uses them (installs them into CACHE)
 	CACHE=$(CACHE) tests/e2e/run.sh
 
+accuracy: setup  ## described jobs against published peaks; writes docs/accuracy.md and its picture
+	$(PYTHON) benchmarks/accuracy.py --report docs/accuracy.md
+	$(PYTHON) benchmarks/accuracy.py
+
 build: setup  ## wheel and sdist in dist/
 	$(PYTHON) -m build
 

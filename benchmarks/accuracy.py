@@ -1,11 +1,12 @@
 """How far described jobs are from peaks that others measured and published.
 
-    python benchmarks/accuracy.py [ROWS.jsonl] [--by family|gpu|parallel_class|weights_dtype|metric|source|confidence]
-                                  [--confidence AB] [--calibrate] [--report docs/accuracy.md]
+    python benchmarks/accuracy.py [ROWS.jsonl] [--by FIELD] [--confidence AB]
+                                  [--calibrate] [--report docs/accuracy.md]
 
-A published number is compared with the peak of its own metric; where its unit leaves two readings, the nearer one
-counts. A published verdict (fits or OOM) is compared with ours; borderline and unknown are counted apart.
-`--calibrate` prints the error quantiles of half of the documents and the coverage of the interval on the others.
+FIELD is a field of the rows, or source or metric. A published number is compared with the peak of its own
+metric; where its unit leaves two readings, the nearer counts. A published verdict (fits or OOM) is compared
+with ours; borderline and unknown are counted apart. `--calibrate` prints the error quantiles of half of the
+documents and the coverage of the interval on the others.
 """
 
 from __future__ import annotations
@@ -27,8 +28,21 @@ from torchwise_memory.workload import Answer, read, run
 ROOT = Path(__file__).parent
 DEFAULT_ROWS = ROOT / "data" / "measured.jsonl"
 RESULTS = frozenset(
-    "value value_gib_low value_gib_high result unit boundary pair_id pair_ratio confidence notes split incumbent metric"
-    .split()
+    [
+        "value",
+        "value_gib_low",
+        "value_gib_high",
+        "result",
+        "unit",
+        "boundary",
+        "pair_id",
+        "pair_ratio",
+        "confidence",
+        "notes",
+        "split",
+        "incumbent",
+        "metric",
+    ]
 )
 GIB = 1 << 30
 ANSWER_OOM = (Verdict.OOM, Verdict.PROBABLY_OOM)
@@ -107,7 +121,7 @@ def summary(numbers: list[Scored]) -> str:
 
 
 HEADER = (
-    "| group | numbers | answered | median abs. error | 90th percentile | bias | interval covers | half width |\n"
+    "| group | numbers | answered | median error | 90th percentile | bias | interval covers | half width |\n"
     "|---|---|---|---|---|---|---|---|"
 )
 
@@ -179,7 +193,9 @@ def picture(numbers: list[Scored]) -> str:
         if item.peak is None:
             continue
         x, y = place(item.true_bytes / GIB), side - place(max(1.0, item.peak.point / GIB))
-        parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colours[item.kind]}" fill-opacity="0.6"/>')
+        parts.append(
+            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colours[item.kind]}" fill-opacity="0.6"/>'
+        )
     for index, (kind, colour) in enumerate(colours.items()):
         parts.append(f'<circle cx="{margin + 20}" cy="{margin + 20 * index}" r="4" fill="{colour}"/>')
         parts.append(f'<text x="{margin + 30}" y="{margin + 4 + 20 * index}">{kind}</text>')
@@ -197,8 +213,8 @@ def report(numbers: list[Scored], verdicts: list[tuple[dict[str, Any], Answer]])
         f"| confidence A {summary(first)}",
         f"| confidence A and B {summary(numbers)}",
         "",
-        f"Verdicts: {dict(outcomes(verdicts))}; of them with a sibling of the opposite verdict within a factor of "
-        f"two: {dict(outcomes(tight))}.",
+        f"Verdicts: {dict(outcomes(verdicts))}; with a sibling of the opposite verdict within a "
+        f"factor of two: {dict(outcomes(tight))}.",
         "",
     ]
     for by in ("metric", "family", "parallel_class", "weights_dtype", "gpu", "source"):
@@ -214,7 +230,9 @@ def main() -> int:
     parser.add_argument("--calibrate", action="store_true")
     parser.add_argument("--report", type=Path)
     options = parser.parse_args()
-    rows = [json.loads(line) for line in options.rows.read_text(encoding="utf-8").splitlines() if line.strip()]
+    rows = [
+        json.loads(line) for line in options.rows.read_text(encoding="utf-8").splitlines() if line.strip()
+    ]
     numbers, verdicts = score(row for row in rows if row["confidence"] in options.confidence)
     if options.calibrate:
         print(calibration(numbers))

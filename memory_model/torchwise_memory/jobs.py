@@ -227,9 +227,7 @@ def _tokens(workload: Workload, choices: _Choices, library: str) -> int:
     if workload.seq_len is not None and "unpacked" not in workload.assumption:
         return workload.seq_len
     return int(
-        choices.pick(
-            "seq_len", SHORT_SAMPLE, (256, 1024), "the length is not stated: 512 tokens assumed"
-        )
+        choices.pick("seq_len", SHORT_SAMPLE, (256, 1024), "the length is not stated: 512 tokens assumed")
     )
 
 
@@ -237,9 +235,9 @@ def _style(workload: Workload, facts: _Facts, choices: _Choices, training: bool)
     library, text = facts.library, (workload.attention or "").lower()
     attention = "sdpa"
     defaulted = text.startswith("sdpa") or "default" in text or "flash" in text
-    if ("eager" in text or "manual" in text) and not defaulted:
-        attention = "eager"
-    elif not text and library == "transformers" and facts.year < 2023.6:
+    if (("eager" in text or "manual" in text) and not defaulted) or (
+        not text and library == "transformers" and facts.year < 2023.6
+    ):
         attention = "eager"
     checkpointing = _checkpointing(workload, choices) if training else "none"
     expand = library in ("litgpt", "torchtune", "torchtitan") or (
@@ -351,11 +349,17 @@ def _quantised(text: str | None) -> Quantised | None:
         return None
     if "mxfp8" in lowered:
         return None
-    if "nf4" in lowered or "fp4" in lowered or "bnb int4" in lowered or "4-bit" in lowered or "4bit" in lowered:
+    if (
+        "nf4" in lowered
+        or "fp4" in lowered
+        or "bnb int4" in lowered
+        or "4-bit" in lowered
+        or "4bit" in lowered
+    ):
         if "double" in lowered or "torchao" in lowered:
             return Quantised(4, 64, 1.016)
         return Quantised(4, 64, 4)
-    if "int8" in lowered and ("bnb" in lowered or "llm.int8" in lowered) or "8bit" in lowered:
+    if ("int8" in lowered and ("bnb" in lowered or "llm.int8" in lowered)) or "8bit" in lowered:
         return Quantised(8, 1, 0, dequantises=False, row_scales=True)
     if "gptq" in lowered or "awq" in lowered or "int4" in lowered:
         bits = 8 if "int8" in lowered else 4
@@ -381,7 +385,9 @@ def _update(workload: Workload, facts: _Facts, adapters: bool) -> Update:
         momentum = 0.9 if "momentum" in text else 0.0
         return Update("torch.optim.SGD", {**options, "momentum": momentum}, **common)
     if "adafactor" in text:
-        name = "torch.optim.Adafactor" if facts.library == "torchtune" else "transformers.optimization.Adafactor"
+        name = (
+            "torch.optim.Adafactor" if facts.library == "torchtune" else "transformers.optimization.Adafactor"
+        )
         return Update(name, options, **common)
     if "lion" in text:
         bits = "8bit" if re.search(r"8-?bit", text) else ""
@@ -494,7 +500,9 @@ def _inference_job(
         return job
     if not length:
         length = int(choices.pick("seq_len", 256, (64, 2048), "the length is not stated: 256 tokens assumed"))
-    prompt = min(length, 256) if "prompt" not in workload.assumption or "short" in workload.assumption else length
+    prompt = (
+        min(length, 256) if "prompt" not in workload.assumption or "short" in workload.assumption else length
+    )
     if workload.attention and ("eager" in workload.attention or "flash" in workload.attention):
         prompt = length if length > 3000 and "generat" not in workload.assumption else prompt
     cache_bytes = 1.0 if "int8 kv" in (workload.quantisation or "").lower() else float(facts.weights.itemsize)
@@ -543,7 +551,11 @@ def _encoder_job(workload: Workload, facts: _Facts, config: Mapping[str, Any], c
     )
     if workload.task != "train":
         return job
-    job = replace(job, update=_update(workload, facts, False), accumulates=(workload.accumulation or 1) > 1 or facts.torch_version < (2, 0))
+    job = replace(
+        job,
+        update=_update(workload, facts, False),
+        accumulates=(workload.accumulation or 1) > 1 or facts.torch_version < (2, 0),
+    )
     return _parallel_job(workload, facts, job)
 
 

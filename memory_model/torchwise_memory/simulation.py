@@ -1,7 +1,7 @@
 """One warm training step of a described job, run on the runtime.
 
-Layers that are alike are not all run: memory at a given place of the step (entering layer i, its backward, the
-optimizer) is linear in the number of layers, so two shallow models give every place of the deep one exactly.
+Layers that are alike are not all run: memory at a given place of the step (entering layer i, its backward,
+the optimizer) is linear in the number of layers, so two shallow models give every place of the deep one.
 """
 
 from __future__ import annotations
@@ -257,7 +257,7 @@ def _step(w: World, job: Job, depth: int) -> _Places:
         block.policies.insert(0, _Marker(watch, index))
     trained = [p for p in parameters if p.requires_grad]
     optimizer, states = _prepared(w, job, trained, held) if job.training else (None, 0)
-    gradients = sum(p.bytes for p in trained if not p.device.type == "cpu") if trained else 0
+    gradients = sum(p.bytes for p in trained if p.device.on_card)
     if job.training and not job.loading:
         _train(w, job, model, optimizer, trained, watch, held)
     elif not job.loading:
@@ -335,8 +335,9 @@ def _prepared(
         held.append(_held(w, 0 if update.on_host else int(count * update.state_bytes)))
     if update.name is not None and trained:
         native = CLASSES[update.name]
-        optimizer = native.make()  # type: ignore[assignment]
-        assert isinstance(optimizer, Optimizer)
+        made = native.make()
+        assert isinstance(made, Optimizer)
+        optimizer = made
         native.construct(w, optimizer, list(trained), **update.options)
         if not (update.on_host or job.zero or update.state_bytes is not None):
             for group in optimizer.param_groups:
@@ -387,11 +388,15 @@ def _train(
         share = -(-sum(p.numel for p in trained) // job.processes)
         fp32_gradients = _held(w, 0 if job.zero_on_host else 4 * share)
         del fp32_gradients
-    elif optimizer is not None and not job.update.in_backward and not job.update.on_host:
-        if job.update.state_bytes is None:
-            optimizer.step(w)
+    elif optimizer is not None and _steps(job.update):
+        optimizer.step(w)
     w.phase = Phase.FORWARD
     held.clear()
+
+
+def _steps(update: Update) -> bool:
+    """Whether the step itself runs on the card, with the class's own temporaries."""
+    return not update.in_backward and not update.on_host and update.state_bytes is None
 
 
 def _drop_gradient(w: World, leaf: Tensor) -> None:

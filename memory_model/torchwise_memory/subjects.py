@@ -16,7 +16,7 @@ from torchwise_memory.runtime.world import World
 
 @dataclass(frozen=True, slots=True)
 class DecoderSubject:
-    """A language model over (batch, tokens); cached: keys and values kept a layer, in `cache_bytes` a value."""
+    """A language model over (batch, tokens); cached: positions of keys and values kept a layer."""
 
     shape: DecoderShape
     style: Style
@@ -82,8 +82,9 @@ class TokenClassifier:
         return model.to(w, "cuda")
 
     def blocks(self, model: Module) -> list[Module]:
-        found = [module for _, module in model.walk() if type(module).__name__ in ("BertLayer", "DistilBertBlock")]
-        return found
+        return [
+            module for _, module in model.walk() if type(module).__name__ in ("BertLayer", "DistilBertBlock")
+        ]
 
     def run(self, w: World, model: Module) -> Tensor:
         tokens = w.new((self.batch, self.tokens), int64, "tokens", kind=StorageKind.INPUT)
@@ -117,9 +118,7 @@ class ImageClassifier:
     def build(self, w: World, layers: int) -> Module:
         from torchwise_memory.families import vision
 
-        options = vision.Options(
-            checkpointing=self.checkpointing, fused=self.fused, attention=self.attention
-        )
+        options = vision.Options(checkpointing=self.checkpointing, fused=self.fused, attention=self.attention)
         model = vision.build(w, self.name, self.classes, self.image, options, layers)
         return model.to(w, "cuda")
 

@@ -1,8 +1,8 @@
 """A job described by facts instead of a script: read strictly, run on the runtime, answered with intervals.
 
-A description is one JSON object with the fields of `Workload`; what it leaves out is filled by what the named
-library does by default, and each such filling is a `Choice` with its alternatives. The interval is the hull of
-the alternatives widened by the modelling error of the metric (`calibration.py` says where that comes from).
+What a description leaves out is filled by what the named library does by default, and each such filling is a
+`Choice` with its alternatives. The interval is the hull of the alternatives widened by the modelling error of
+the metric (`calibration.py` says where that comes from).
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ def _framework(text: str) -> str:
 
 
 def _year(version: str) -> float | None:
-    """When the library was current, as a fraction of years: by its version, else the first date of the text."""
+    """When the library was current, in years: by its version, else the first date of the text."""
     library = re.search(r"transformers\s*4\.(\d+)", version)
     if library:
         # about twelve releases a year; 4.46 came in October 2024
@@ -216,9 +216,7 @@ def run(workload: Workload) -> Answer:
         except (Unsupported, OutOfFuel, LookupError):
             continue
     allocated = _hull(simulated.allocated, [o.allocated for o in others])
-    reserved = _hull(
-        reserved_bytes(simulated, first, card), [reserved_bytes(o, first, card) for o in others]
-    )
+    reserved = _hull(reserved_bytes(simulated, first, card), [reserved_bytes(o, first, card) for o in others])
     return _answer(workload, card, simulated, allocated, reserved, tuple(c.sentence for c in choices))
 
 
@@ -234,8 +232,8 @@ def _answer(
     reserved: Interval,
     assumptions: tuple[str, ...],
 ) -> Answer:
-    allocated = widened(allocated, "allocated", workload.task)
-    reserved = widened(reserved, "reserved", workload.task)
+    allocated = widened(allocated, "allocated")
+    reserved = widened(reserved, "reserved")
     device = device_peak(reserved, _with_context(card or _ANY_CARD, workload), workload.gpus)
     judged = verdict(reserved, allocated, card, workload.gpus) if card is not None else None
     rest = simulated.allocated - simulated.weights - simulated.optimizer
@@ -273,9 +271,7 @@ def plan_of(workload: Workload) -> dict[str, PlanField]:
         "parallel": workload.parallel if workload.gpus > 1 else None,
         "gpus": workload.gpus,
     }
-    return {
-        name: PlanField(value, Source.CONFIGURED) for name, value in stated.items() if value is not None
-    }
+    return {name: PlanField(value, Source.CONFIGURED) for name, value in stated.items() if value is not None}
 
 
 def _card(name: str | None) -> Gpu | None:

@@ -45,9 +45,7 @@ def _basic(c: Fields, **changes: Any) -> DecoderShape:
         window=c.get("sliding_window"),
     )
     bias = bool(c.get("attention_bias", False))
-    shape = replace(
-        shape, q_bias=bias, kv_bias=bias, out_bias=bias, mlp_bias=bool(c.get("mlp_bias", False))
-    )
+    shape = replace(shape, q_bias=bias, kv_bias=bias, out_bias=bias, mlp_bias=bool(c.get("mlp_bias", False)))
     return replace(shape, **changes)
 
 
@@ -74,7 +72,11 @@ def _qwen_moe(c: Fields, **changes: Any) -> DecoderShape:
 def _qwen(c: Fields) -> DecoderShape:
     """The first Qwen: `intermediate_size` counts both halves of the gated feed-forward."""
     return _basic(
-        c, inner=int(c["intermediate_size"]) // 2, fused_qkv=True, q_bias=True, kv_heads=int(c["num_attention_heads"])
+        c,
+        inner=int(c["intermediate_size"]) // 2,
+        fused_qkv=True,
+        q_bias=True,
+        kv_heads=int(c["num_attention_heads"]),
     )
 
 

@@ -24,7 +24,14 @@ from torchwise_memory.families.base import (
     repeat_kv,
     split_heads,
 )
-from torchwise_memory.families.fused import cross_entropy_fused, fused, grouped_linear, selective, to_card, to_host
+from torchwise_memory.families.fused import (
+    cross_entropy_fused,
+    fused,
+    grouped_linear,
+    selective,
+    to_card,
+    to_host,
+)
 from torchwise_memory.families.projections import Projection, Projections
 from torchwise_memory.modules.base import Module, call
 from torchwise_memory.modules.linear import Identity
@@ -96,7 +103,8 @@ class DecoderShape:
 class Style:
     """How a library runs it.
 
-    fused: a compiler fuses what is elementwise and keeps only inputs; fused_loss: that of the loss too. attention: "sdpa", "flash", "eager".
+    fused: a compiler fuses what is elementwise and keeps only inputs;
+    fused_loss: that of the loss too. attention: "sdpa", "flash", "eager".
     expand_kv: keys and values are copied to every query head. norm_fp32: RMS norms compute on an fp32 copy.
     logits_fp32: a wrapper converts the model's output. loss: "float" (upcast, shifted by padding), "shifted"
     (upcast, shifted by a copy), "plain" (in the type of the logits), "chunked" (head and loss over
@@ -518,7 +526,7 @@ class Decoder(Module):
     def _kept_bytes(self, x: Any) -> int:
         """What selective checkpointing keeps a layer: attention's output and every second product."""
         shape = self.shape
-        tokens = x.shape[0] * x.shape[1]
+        tokens = int(x.shape[0]) * int(x.shape[1])
         size = 2 if w_half(x) else 4
         q, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
         products = [q, kv, kv, shape.hidden, shape.inner, shape.inner, shape.hidden]
@@ -583,9 +591,7 @@ def loss_of(w: World, style: Style, logits: Any, labels: Any) -> Any:
     if style.loss in ("float", "shifted"):
         logits = method(w, "float", logits)
     if style.loss == "shifted":
-        logits = method(
-            w, "contiguous", method(w, "__getitem__", logits, (slice(None), slice(None, -1)))
-        )
+        logits = method(w, "contiguous", method(w, "__getitem__", logits, (slice(None), slice(None, -1))))
         flat_labels = labels_of(w, logits.shape[0] * logits.shape[1], labels)
     flat = method(w, "view", logits, -1, logits.shape[-1])
     if style.loss == "split":

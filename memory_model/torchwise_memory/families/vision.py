@@ -145,7 +145,9 @@ class SelfAttention(Module):
         self.bias_tokens = bias_tokens
         if bias_tokens:
             side = int(bias_tokens**0.5)
-            self.new_parameter(w, "bias_table", ((2 * side - 1) ** 2 + 3 * (bias_tokens % side > 0), heads), None, None)
+            self.new_parameter(
+                w, "bias_table", ((2 * side - 1) ** 2 + 3 * (bias_tokens % side > 0), heads), None, None
+            )
 
     def forward(self, w: World, x: Any, masked: bool = False) -> Any:
         batch, tokens, hidden = x.shape
@@ -238,7 +240,13 @@ class VisionTransformer(Module):
     native_name = "timm.models.vision_transformer.VisionTransformer"
 
     def build(
-        self, w: World, shape: Transformer, classes: int, image: tuple[int, int], options: Options, layers: int
+        self,
+        w: World,
+        shape: Transformer,
+        classes: int,
+        image: tuple[int, int],
+        options: Options,
+        layers: int,
     ) -> None:
         self.options, self.shape = options, shape
         patches = (image[0] // shape.patch) * (image[1] // shape.patch)

@@ -85,10 +85,13 @@ def _keys(name: str) -> list[str]:
         size = re.search(r"\d+(\.\d+)?[bm]\b", bare, re.IGNORECASE)
         if size:
             keys.insert(0, _squash(f"{extra} {size.group(0)}"))
-    if re.search(r"\d\s*$", bare.strip()):
-        keys += [_squash(f"{bare}b")]
+    words = bare.split()
+    # "modded-nanogpt GPT-2 124M", "RoBERTa-large classifier": a word of context beside the name
+    keys += [_squash(" ".join(words[n:])) for n in (1, 2) if len(words) > n + 1]
+    keys += [_squash(" ".join(words[:-1]))] if len(words) > 2 else []
     return [key for key in dict.fromkeys(keys) if key]
 
 
 def _squash(text: str) -> str:
-    return re.sub(r"[^a-z0-9.]", "", text.lower()).replace(".", "")
+    """Points inside numbers stay apart: 1.3b is not 13b."""
+    return re.sub(r"[^a-z0-9]", "", re.sub(r"(?<=\d)\.(?=\d)", "p", text.lower()).replace("+", "plus"))

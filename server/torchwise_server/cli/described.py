@@ -100,7 +100,9 @@ def _workload(options: argparse.Namespace) -> Workload:
     )
 
 
-def _estimate(options: argparse.Namespace, workload: Workload, answered: Answer, cards: list[Gpu]) -> Estimate:
+def _estimate(
+    options: argparse.Namespace, workload: Workload, answered: Answer, cards: list[Gpu]
+) -> Estimate:
     from torchwise_memory.verdict import verdict
 
     plan = dict(answered.plan)
@@ -134,7 +136,7 @@ def _estimate(options: argparse.Namespace, workload: Workload, answered: Answer,
 
 
 def _report(options: argparse.Namespace, estimate: Estimate) -> None:
-    sources = Sources(lambda path: path, lambda path: path, lambda path: (), lambda path, line: None)
+    sources = Sources(_same, _same, _no_lines, _no_cell)
     if options.format == "text":
         from torchwise_server.reporters import estimate_text
 
@@ -144,3 +146,15 @@ def _report(options: argparse.Namespace, estimate: Estimate) -> None:
 
     render = estimate_json.render if options.format == "json" else estimate_json.render_lines
     say(render((estimate,), (), sources))
+
+
+def _same(name: str) -> str:
+    return name
+
+
+def _no_lines(path: str) -> tuple[str, ...]:  # noqa: ARG001 -- a model is no file
+    return ()
+
+
+def _no_cell(path: str, line: int) -> None:  # noqa: ARG001
+    return None

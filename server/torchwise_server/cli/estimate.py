@@ -128,7 +128,9 @@ def _add_description(parser: Parser) -> None:
     """A job by its facts, without a script."""
     group = parser.add_argument_group("without a script")
     group.add_argument("--model", metavar="NAME", help="published model, for example llama-2-7b")
-    group.add_argument("--task", choices=("train", "generate", "load"), default="train", help="default: train")
+    group.add_argument(
+        "--task", choices=("train", "generate", "load"), default="train", help="default: train"
+    )
     group.add_argument("--batch-size", type=int, metavar="N", help="micro-batch of one GPU (default: 1)")
     group.add_argument("--seq-len", type=int, metavar="N", help="tokens of a sequence")
     group.add_argument("--image-size", type=int, metavar="N", help="pixels of a side")
@@ -137,13 +139,23 @@ def _add_description(parser: Parser) -> None:
         choices=("bf16", "fp16", "fp32", "amp-bf16", "amp-fp16"),
         help="types of weights, amp: fp32 weights under autocast (default: bf16)",
     )
-    group.add_argument("--optimizer", metavar="NAME", help="adamw (default), adamw-8bit, sgd, adafactor, lion ...")
-    group.add_argument("--lora", type=int, nargs="?", const=8, metavar="RANK", help="train adapters (default rank: 8)")
-    group.add_argument("--lora-targets", metavar="NAMES", help="by commas, or all-linear (default: q_proj,v_proj)")
-    group.add_argument("--quantise", choices=("nf4", "int8", "gptq-int4"), help="how frozen weights are stored")
+    group.add_argument(
+        "--optimizer", metavar="NAME", help="adamw (default), adamw-8bit, sgd, adafactor, lion ..."
+    )
+    group.add_argument(
+        "--lora", type=int, nargs="?", const=8, metavar="RANK", help="train adapters (default rank: 8)"
+    )
+    group.add_argument(
+        "--lora-targets", metavar="NAMES", help="by commas, or all-linear (default: q_proj,v_proj)"
+    )
+    group.add_argument(
+        "--quantise", choices=("nf4", "int8", "gptq-int4"), help="how frozen weights are stored"
+    )
     group.add_argument("--checkpointing", action="store_true", help="gradient checkpointing")
     group.add_argument("--accumulate", type=int, metavar="N", help="micro-batches a step")
-    group.add_argument("--parallel", choices=("ddp", "fsdp", "zero-2", "zero-3", "tp"), help="over --gpus cards")
+    group.add_argument(
+        "--parallel", choices=("ddp", "fsdp", "zero-2", "zero-3", "tp"), help="over --gpus cards"
+    )
     group.add_argument("--gpus", type=int, default=1, metavar="N", help="how many cards (default: 1)")
     group.add_argument("--compile", action="store_true", help="torch.compile")
 

@@ -30,7 +30,7 @@ def answer(filename: str, files: Sequence[str]) -> int:
 
 
 def _answer(row: dict[str, object]) -> dict[str, object]:
-    """What is said of one workload: unknown sizes are null, never invented, and `why` says what is missing."""
+    """What is said of one workload: unknown sizes are null, and `why` says what is missing."""
     from torchwise_memory.workload import WorkloadError, read, run
 
     try:

@@ -1,0 +1,171 @@
+"""Jobs described by facts: reading, extrapolation over layers, policies, and answers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from torchwise_memory import hardware
+from torchwise_memory.jobs import Options, job_of
+from torchwise_memory.report import Verdict
+from torchwise_memory.simulation import Simulated, simulate
+from torchwise_memory.workload import Workload, WorkloadError, read, run
+
+CARD = hardware.find("a100-80gb")
+SMALL: dict[str, Any] = {
+    "model_type": "llama",
+    "vocab_size": 1000,
+    "hidden_size": 256,
+    "intermediate_size": 640,
+    "num_hidden_layers": 14,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}
+BASE = Workload(
+    config=SMALL,
+    gpu="a100-80gb",
+    micro_batch=2,
+    seq_len=128,
+    weights="bf16",
+    autocast="none",
+    optimizer="AdamW",
+    checkpointing="false",
+    framework="transformers",
+)
+LORA = {"method": "LoRA", "rank": 8, "targets": ["q_proj", "v_proj"]}
+
+
+def simulated(workload: Workload, shallow: bool = True) -> Simulated:
+    return simulate(job_of(workload, Options(), CARD)[0], shallow)
+
+
+@pytest.mark.parametrize(
+    "workload",
+    [
+        BASE,
+        replace(BASE, checkpointing="true"),
+        replace(BASE, checkpointing="selective (per-op)", compiled=True),
+        replace(BASE, micro_batch=64),
+        replace(BASE, weights="fp32", autocast="bf16", accumulation=4),
+        replace(BASE, peft=LORA),
+        replace(BASE, peft=LORA, quantisation="bnb nf4", checkpointing="true"),
+        replace(BASE, gpus=8, parallel="FSDP", weights="fp32", autocast="bf16 mixed"),
+        replace(BASE, gpus=8, parallel="FSDP", weights="fp32", autocast="bf16 mixed", framework="torchtitan"),
+        replace(BASE, gpus=4, parallel="FSDP", checkpointing="true"),
+        replace(BASE, gpus=4, parallel="DDP"),
+        replace(BASE, gpus=4, parallel="ZeRO", parallelism="ZeRO-2"),
+        replace(BASE, optimizer="bnb AdamW 8-bit"),
+        replace(BASE, optimizer="SGD momentum 0.9", micro_batch=1, seq_len=16),
+        replace(BASE, task="generate"),
+    ],
+)
+def test_two_shallow_models_give_the_peak_of_the_deep_one(workload: Workload) -> None:
+    two, deep = simulated(workload), simulated(workload, shallow=False)
+    # a partition of all parameters is rounded to a block once, not once a layer
+    assert abs(two.allocated - deep.allocated) <= (16 * 1024 if workload.parallel == "ZeRO" else 0)
+    assert replace(two, allocated=0, optimizer=0) == replace(deep, allocated=0, optimizer=0)
+
+
+def test_lora_trains_what_it_adds() -> None:
+    # q: 256 -> 256, v: 256 -> 128, rank 8, 14 layers
+    assert simulated(replace(BASE, peft=LORA)).trainable == 14 * 8 * (256 + 256 + 256 + 128)
+
+
+def test_packed_weights_count_as_parameters_but_take_a_quarter() -> None:
+    plain, packed = (
+        simulated(replace(BASE, peft=LORA)),
+        simulated(replace(BASE, peft=LORA, quantisation="GPTQ int4")),
+    )
+    assert packed.parameters == plain.parameters
+    assert packed.weights < 0.5 * plain.weights
+
+
+def test_optimizer_states_follow_their_bits() -> None:
+    full = simulated(BASE)
+    assert full.optimizer == pytest.approx(2 * full.weights, rel=0.01)
+    assert simulated(replace(BASE, optimizer="bnb AdamW 8-bit")).optimizer < 0.55 * full.optimizer
+    assert simulated(replace(BASE, optimizer="SGD")).optimizer == 0
+
+
+def test_sharding_divides_weights_and_states() -> None:
+    whole = simulated(replace(BASE, gpus=1))
+    shards = simulated(replace(BASE, gpus=8, parallel="FSDP"))
+    assert shards.weights == pytest.approx(whole.weights / 8, rel=0.05)
+    assert shards.optimizer == pytest.approx(whole.optimizer / 8, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"checkpointing": "true"}, {"micro_batch": 1}, {"seq_len": 64}, {"peft": LORA}, {"optimizer": "SGD"}],
+)
+def test_less_work_needs_less_memory(change: dict[str, Any]) -> None:
+    heavy = replace(BASE, micro_batch=8, seq_len=512)
+    assert simulated(replace(heavy, **change)).allocated <= simulated(heavy).allocated
+
+
+def test_a_field_of_the_wrong_kind_is_named() -> None:
+    with pytest.raises(WorkloadError, match="micro_batch"):
+        read({"model": "llama-2-7b", "micro_batch": "four"})
+    with pytest.raises(WorkloadError, match="peft"):
+        read({"model": "llama-2-7b", "peft": "LoRA"})
+    with pytest.raises(WorkloadError, match="seq_len"):
+        read({"model": "llama-2-7b", "seq_len": -1})
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"model": "no such model", "micro_batch": 1},
+        {"micro_batch": 1},
+        {"model": "llama-2-7b", "optimizer": "a new optimizer", "seq_len": 128},
+        {"config": {"model_type": "llama"}, "seq_len": 128},
+        {"config": {"model_type": "never heard of"}, "seq_len": 128},
+        {"model": "llama-2-7b", "quantisation": "3 bit ternary", "seq_len": 128},
+    ],
+)
+def test_what_is_not_known_stays_unknown(row: dict[str, Any]) -> None:
+    answer = run(read({"gpu": "A100 80GB", **row}))
+    assert answer.peak.allocated is None
+    assert answer.verdict is Verdict.UNKNOWN
+    assert answer.why
+
+
+def test_an_unread_field_widens_the_interval() -> None:
+    stated, unstated = run(BASE), run(replace(BASE, seq_len=None))
+    assert stated.peak.allocated is not None and unstated.peak.allocated is not None
+    assert not stated.assumptions
+    assert any("length" in sentence for sentence in unstated.assumptions)
+    width = [(p.high - p.low) / p.point for p in (stated.peak.allocated, unstated.peak.allocated)]
+    assert width[1] > width[0]
+
+
+def test_verdicts_follow_the_card() -> None:
+    job = Workload(
+        model="llama-2-7b",
+        micro_batch=1,
+        seq_len=1024,
+        weights="bf16",
+        optimizer="AdamW",
+        checkpointing="true",
+    )
+    assert run(replace(job, gpu="T4")).verdict is Verdict.OOM
+    assert run(replace(job, gpu="H200")).verdict is Verdict.FITS
+    assert run(job).verdict is Verdict.UNKNOWN
+
+
+def test_seventy_billion_parameters_under_fsdp_run_few_operators() -> None:
+    """The cost does not grow with depth: as many operators as two shallow models have."""
+    from torchwise_memory.simulation import SHALLOW
+
+    job = job_of(
+        Workload(
+            model="llama-3.1-70b", gpus=64, parallel="FSDP", micro_batch=1, seq_len=4096, checkpointing="true"
+        ),
+        Options(),
+        CARD,
+    )[0]
+    assert job.subject.layers == 80
+    assert sum(SHALLOW) < 10
+    assert simulate(job).parameters == 70_553_706_496
