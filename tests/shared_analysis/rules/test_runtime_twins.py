@@ -365,6 +365,45 @@ def test_without_its_division_the_window_is_a_mean() -> None:
     assert not same(execute(SCALED_TWICE.format(division=" / 3")), execute(reference))
 
 
+ORDERED = (
+    HEAD.replace("DataLoader(data, batch_size=8)", "DataLoader(data, batch_size=8{shuffle})")
+    + """\
+model = nn.Linear(12, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5)
+losses = []
+for epoch in range(5):
+    for x, y in loader:
+        {early}optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step(){late}
+        losses.append(loss.item())
+"""
+)
+
+
+def test_a_loader_that_shuffles_gives_another_order_in_each_epoch() -> None:
+    late = "\n        scheduler.step()"
+    old = ORDERED.format(shuffle="", early="", late=late)
+    new, safety = fixed(old, "train-loader-unshuffled")
+    assert safety is Safety.UNSAFE
+    assert same(execute(new), execute(ORDERED.format(shuffle=", shuffle=True", early="", late=late)))
+    orders = [[y.tolist() for _, y in execute(text)["loader"]] for text in (old, new)]
+    assert orders[0] == [y.tolist() for _, y in execute(old)["loader"]]
+    assert orders[0] != orders[1]
+
+
+def test_a_scheduler_behind_the_optimizer_uses_its_first_rate() -> None:
+    shuffled = ", shuffle=True"
+    old = ORDERED.format(shuffle=shuffled, early="scheduler.step()\n        ", late="")
+    new, safety = fixed(old, "scheduler-order")
+    assert safety is Safety.UNSAFE
+    reference = ORDERED.format(shuffle=shuffled, early="", late="\n        scheduler.step()")
+    assert same(execute(new), execute(reference))
+    assert not same(execute(old), execute(reference))
+
+
 def test_every_edit_that_an_example_shows_has_a_twin_here() -> None:
     """A rule whose edits are not executed above must not offer any."""
     tested = Path(__file__).read_text(encoding="utf-8")
