@@ -15,7 +15,7 @@ from torchwise_analysis.fixes import (
     statements,
     wrap,
 )
-from torchwise_analysis.interp.abstract.events import OptimizerBuilt, PartSet
+from torchwise_analysis.interp.abstract.events import ModuleBuilt, OptimizerBuilt, PartSet
 from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.interp.abstract.values import Kind, Obj, Origin, alternatives
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
@@ -293,6 +293,7 @@ _WITHOUT_PARAMETERS = re.compile(
 
 def detect(trace: Trace) -> Iterator[Hit]:
     used = frozenset(m for pass_ in trace.passes.values() for m in pass_.modules)
+    made = {event.module.id: event.order for event in trace.of(ModuleBuilt)}
     given = frozenset(root for owned in trace.owns.values() if owned is not None for root in owned)
     for setting in trace.of(PartSet):
         container, owner = setting.value, setting.module
@@ -301,7 +302,7 @@ def detect(trace: Trace) -> Iterator[Hit]:
         if owner.cls is None or owner.id not in used:
             continue
         found = tuple(_modules_in(trace, container))
-        if len(found) == 1 and _is_from_elsewhere(found[0], owner):
+        if len(found) == 1 and _is_from_elsewhere(found[0], made.get(owner.id), made):
             continue  # the usual way to hide a module on purpose
         lost = [
             part
@@ -310,15 +311,17 @@ def detect(trace: Trace) -> Iterator[Hit]:
             and part.id not in given
             and (part.id in used or part.kind is Kind.PARAMETER)
             and trace.facts.get(("frozen", part.id)) != _FROZEN
-            and not _is_parameter_free(trace, part)
+            and not is_parameter_free(trace, part)
         ]
         if lost:
             yield _hit(trace, setting, lost)
 
 
-def _is_from_elsewhere(part: Obj, owner: Obj) -> bool:
-    """Not built in view, or built before its owner: it was passed in. Ids grow as things are made."""
-    return part.origin is not Origin.BUILT or part.id < owner.id
+def _is_from_elsewhere(part: Obj, owner_made: int | None, made: dict[int, int]) -> bool:
+    """Not built in view, or built before its owner: it was passed in."""
+    if part.origin is not Origin.BUILT:
+        return True
+    return owner_made is not None and part.id in made and made[part.id] < owner_made
 
 
 def _modules_in(trace: Trace, container: Obj, depth: int = 0) -> Iterator[Obj]:
@@ -332,14 +335,14 @@ def _modules_in(trace: Trace, container: Obj, depth: int = 0) -> Iterator[Obj]:
                 yield from _modules_in(trace, value, depth + 1)
 
 
-def _is_parameter_free(trace: Trace, part: Obj) -> bool:
+def is_parameter_free(trace: Trace, part: Obj) -> bool:
     """A layer of torch that is known to have no parameters, or a container of such."""
     if part.kind is Kind.PARAMETER or part.cls is not None:
         return False
     last = part.type_name.rpartition(".")[2]
     if last in ("Sequential", "ModuleList"):
         items = [v for item in trace.items(part.id) for v in alternatives(item)]
-        return bool(items) and all(isinstance(v, Obj) and _is_parameter_free(trace, v) for v in items)
+        return bool(items) and all(isinstance(v, Obj) and is_parameter_free(trace, v) for v in items)
     return _WITHOUT_PARAMETERS.fullmatch(last) is not None
 
 

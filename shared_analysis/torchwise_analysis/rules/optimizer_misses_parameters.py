@@ -1,0 +1,419 @@
+"""optimizer-misses-parameters: a layer that trains came too late for the optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchwise_analysis.findings import Confidence, Evidence, Fix, Place, Safety, Severity
+from torchwise_analysis.fixes import SourceFile
+from torchwise_analysis.interp.abstract.events import Forward, OptimizerBuilt, PartSet, RequiresGrad
+from torchwise_analysis.interp.abstract.trace import Trace
+from torchwise_analysis.interp.abstract.values import Kind, Obj
+from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
+from torchwise_analysis.rules._moving import moved_before
+from torchwise_analysis.rules._reading import called, distinct, grade, step
+from torchwise_analysis.rules.unregistered_submodules import is_parameter_free
+
+WRONG = """
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(12, 32)
+        self.head = nn.Linear(32, 1000)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+
+def finetune(loader):
+    net = Net()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    net.head = nn.Linear(32, 5)
+    ^^^^^^^^^^^^^^^^^^^^^^^^^^^ optimizer-misses-parameters error certain
+    for x, y in loader:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(net(x), y).backward()
+        optimizer.step()
+"""
+
+RIGHT = """
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(12, 32)
+        self.head = nn.Linear(32, 1000)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+
+def finetune(loader):
+    net = Net()
+    net.head = nn.Linear(32, 5)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for x, y in loader:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(net(x), y).backward()
+        optimizer.step()
+"""
+
+RULE = Rule(
+    code="TW205",
+    name="optimizer-misses-parameters",
+    category=Category.LOOP,
+    severity=Severity.ERROR,
+    claim="Parameters that take part in training are not in the optimizer, which was built before they were.",
+    cost=(
+        "An optimizer holds the tensors that `parameters()` gave at its construction. A layer put in later, "
+        "or a part that was frozen then and filtered out, gets gradients but never a step: a new head stays "
+        "random, an unfrozen body stays as it was. The rest learns around it, so the loss falls all the same."
+    ),
+    wrong=Example("A head replaced after the optimizer was built", WRONG, fixed=RIGHT),
+    right=Example("The optimizer is built last", RIGHT),
+    silent=(
+        "`add_param_group`, a second optimizer, or an optimizer built again afterwards takes them",
+        "the new part has no parameters, is frozen, or no training forward runs it",
+        "the part is only wrapped (compile, DDP, DataParallel): its parameters are the same",
+        "the optimizer was given a subset on purpose and nothing is switched on later",
+    ),
+    grading=(
+        "Always an error. Certain when optimizer and part are built in one function or file in view; likely "
+        "when the optimizer also goes into a call that cannot be seen."
+    ),
+    fix=(
+        "Move the replacement above the construction of the optimizer when both stand in one block. Unsafe: "
+        "the part begins to train. For unfreezing advice only: add a parameter group."
+    ),
+    references=(
+        Reference(
+            "torch.optim: constructing an optimizer",
+            "https://docs.pytorch.org/docs/stable/optim.html#constructing-it",
+        ),
+        Reference(
+            "zjunlp/HVPNeT#5: Not putting parameters into optimizer (confirmed)",
+            "https://github.com/zjunlp/HVPNeT/issues/5",
+        ),
+        Reference("pytorch/pytorch#14467", "https://github.com/pytorch/pytorch/issues/14467"),
+    ),
+    examples=(
+        Example(
+            "A body that was filtered out as frozen is unfrozen later",
+            """
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(12, 32)
+        self.head = nn.Linear(32, 5)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+
+def switch(part, flag):
+    for p in part.parameters():
+        p.requires_grad_(flag)
+
+
+def finetune(loader):
+    net = Net()
+    switch(net.body, False)
+    optimizer = torch.optim.Adam([p for p in net.parameters() if p.requires_grad])
+    for epoch in range(10):
+        if epoch == 1:
+            switch(net.body, True)
+            ^^^^^^^^^^^^^^^^^^^^^^ optimizer-misses-parameters error certain
+        for x, y in loader:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(net(x), y).backward()
+            optimizer.step()
+""",
+        ),
+        Example(
+            "Unfrozen with a group of its own",
+            """
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(12, 32)
+        self.head = nn.Linear(32, 5)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+
+def finetune(loader):
+    net = Net()
+    net.body.requires_grad_(False)
+    optimizer = torch.optim.Adam([p for p in net.parameters() if p.requires_grad])
+    for epoch in range(10):
+        if epoch == 1:
+            net.body.requires_grad_(True)
+            optimizer.add_param_group({"params": net.body.parameters()})
+        for x, y in loader:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(net(x), y).backward()
+            optimizer.step()
+""",
+        ),
+        Example(
+            "All parameters were given: freezing and unfreezing needs no group",
+            """
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(12, 32)
+        self.head = nn.Linear(32, 5)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+
+def finetune(loader):
+    net = Net()
+    net.body.requires_grad_(False)
+    optimizer = torch.optim.Adam(net.parameters())
+    for epoch in range(10):
+        net.body.requires_grad_(epoch > 1)
+        for x, y in loader:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(net(x), y).backward()
+            optimizer.step()
+""",
+        ),
+        Example(
+            "Wrapped after the optimizer was built, and an activation replaced",
+            """
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(12, 32)
+        self.activation = nn.ReLU()
+        self.head = nn.Linear(32, 5)
+
+    def forward(self, x):
+        return self.head(self.activation(self.body(x)))
+
+
+def train(loader):
+    net = Net()
+    optimizer = torch.optim.Adam(net.parameters())
+    net.body = torch.compile(net.body)
+    net.activation = nn.GELU()
+    for x, y in loader:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(net(x), y).backward()
+        optimizer.step()
+""",
+        ),
+        Example(
+            "A new head with an optimizer of its own",
+            """
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(12, 32)
+        self.head = nn.Linear(32, 1000)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+
+def finetune(loader):
+    net = Net()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    net.head = nn.Linear(32, 5)
+    head_optimizer = torch.optim.SGD(net.head.parameters(), lr=0.1)
+    for x, y in loader:
+        optimizer.zero_grad()
+        head_optimizer.zero_grad()
+        nn.functional.cross_entropy(net(x), y).backward()
+        optimizer.step()
+        head_optimizer.step()
+""",
+        ),
+    ),
+)
+
+_FROZEN = frozenset([True])  # the state fact of parts whose requires_grad is off
+
+
+def detect(trace: Trace) -> Iterator[Hit]:
+    built = [event for event in trace.of(OptimizerBuilt) if event.parts is not None]
+    for setting in trace.of(PartSet):
+        if isinstance(setting.value, Obj) and setting.how in ("attribute", "add_module", "append", "item"):
+            for optimizer in _missing(trace, built, setting, setting.value):
+                yield _late_part(trace, optimizer, setting, setting.value)
+                break
+    for switch in trace.of(RequiresGrad):
+        for optimizer in built:
+            if switch.value is True and _was_filtered_out(trace, optimizer, switch):
+                yield _late_switch(trace, optimizer, switch)
+                break
+
+
+# --------------------------------------------------------------------------- parts that come later
+
+
+def _missing(
+    trace: Trace, built: list[OptimizerBuilt], setting: PartSet, part: Obj
+) -> Iterator[OptimizerBuilt]:
+    """Optimizers of the whole that were built before `part` came, when none was built for it."""
+    new = [p for p in (part, *trace.parts(part.id)) if _has_own_parameters(trace, p)]
+    if not new or not _is_trained_later(trace, setting, new):
+        return
+    if any(_holds(trace, optimizer, p) for optimizer in built for p in new):
+        return
+    if any(owned is None for owned in trace.owns.values()):
+        return  # an optimizer of unknown parameters may have them
+    whole = frozenset(trace.lineage(setting.module.id))
+    for optimizer in built:
+        is_earlier = optimizer.order < setting.order and optimizer.owns is not None
+        if is_earlier and whole & (optimizer.owns or frozenset()) and _steps_after(trace, optimizer, setting):
+            yield optimizer
+
+
+def _has_own_parameters(trace: Trace, part: Obj) -> bool:
+    if trace.facts.get(("frozen", part.id)) == _FROZEN or "wrapper" in part.traits:
+        return False
+    if part.kind is Kind.PARAMETER:
+        return True
+    return (
+        part.kind is Kind.MODULE
+        and part.type_name.startswith("torch.nn.")
+        and not (is_parameter_free(trace, part) or part.type_name.endswith(("Sequential", "List", "Dict")))
+    )
+
+
+def _holds(trace: Trace, optimizer: OptimizerBuilt, part: Obj) -> bool:
+    added = (trace.owns.get(optimizer.optimizer.id) or frozenset()) - (optimizer.owns or frozenset())
+    return part.id in (optimizer.parts or frozenset()) or bool(set(trace.lineage(part.id)) & added)
+
+
+def _is_trained_later(trace: Trace, setting: PartSet, new: list[Obj]) -> bool:
+    ids = {p.id for p in new}
+    return any(
+        trace.forward_of(p).order > setting.order and trace.passes[p].modules & ids for p in trace.trained
+    )
+
+
+def _steps_after(trace: Trace, optimizer: OptimizerBuilt, event: PartSet | RequiresGrad) -> bool:
+    return any(one.optimizer.id == optimizer.optimizer.id and one.order > event.order for one in trace.steps)
+
+
+def _late_part(trace: Trace, optimizer: OptimizerBuilt, setting: PartSet, part: Obj) -> Hit:
+    name = called(optimizer.optimizer, "the optimizer")
+    links = [*step(optimizer.place, f"{name} takes the parameters that exist here")]
+    links += [Evidence(setting.place, "this part comes later")]
+    links += [*_used(trace, setting, {part.id})]
+    return Hit(
+        setting.place,
+        Severity.ERROR,
+        _confidence(trace, optimizer),
+        f"`{setting.name}` is put in after {name} was built: it gets gradients but never a step. Build the "
+        "optimizer afterwards.",
+        distinct(links),
+        frozenset({("optimizer", optimizer.optimizer.id)}),
+        (setting.place, optimizer.place),
+    )
+
+
+# --------------------------------------------------------------------------- parts switched on later
+
+
+def _was_filtered_out(trace: Trace, optimizer: OptimizerBuilt, switch: RequiresGrad) -> bool:
+    if not optimizer.filtered or optimizer.owns is None or optimizer.order > switch.order:
+        return False
+    if trace.owns.get(optimizer.optimizer.id) != optimizer.owns:
+        return False  # a group was added
+    if any(later.order > optimizer.order for later in trace.of(OptimizerBuilt)):
+        return False
+    off = [
+        event
+        for event in trace.of(RequiresGrad)
+        if event.order < optimizer.order and event.value is False and event.roots & switch.roots
+    ]
+    owned = any(set(trace.lineage(root)) & optimizer.owns for root in switch.roots)
+    return bool(off) and owned and _steps_after(trace, optimizer, switch)
+
+
+def _late_switch(trace: Trace, optimizer: OptimizerBuilt, switch: RequiresGrad) -> Hit:
+    name = called(optimizer.optimizer, "the optimizer")
+    place = _call_beside(switch, optimizer)
+    links = [*step(optimizer.place, f"{name} takes only what requires gradients here")]
+    links += [Evidence(place, "this part is switched on later")]
+    links += [*_used(trace, switch, set(switch.roots))]
+    return Hit(
+        place,
+        Severity.ERROR,
+        _confidence(trace, optimizer),
+        f"what is unfrozen here was filtered out when {name} was built: it gets gradients but never a step. "
+        "Add it as a parameter group.",
+        distinct(links),
+        frozenset({("optimizer", optimizer.optimizer.id)}),
+        None,
+    )
+
+
+def _call_beside(switch: RequiresGrad, optimizer: OptimizerBuilt) -> Place:
+    """The switch itself, or the call of the helper that switches, in the frame that built the optimizer."""
+    shared = 0
+    while shared < min(len(switch.calls), len(optimizer.calls)) and (
+        switch.calls[shared] == optimizer.calls[shared]
+    ):
+        shared += 1
+    return switch.calls[shared].place if shared < len(switch.calls) else switch.place
+
+
+# --------------------------------------------------------------------------- both
+
+
+def _used(trace: Trace, event: PartSet | RequiresGrad, ids: set[int]) -> Iterator[Evidence]:
+    later = (trace.forward_of(p) for p in sorted(trace.trained) if trace.passes[p].modules & ids)
+    first: Forward | None = next((f for f in later if f.order > event.order), None)
+    if first is not None:
+        yield from step(first.place, "this training forward runs it")
+
+
+def _confidence(trace: Trace, optimizer: OptimizerBuilt) -> Confidence:
+    return grade(int(optimizer.optimizer.id in trace.escaped))
+
+
+def fixes(hit: Hit, file: SourceFile) -> Iterator[Fix]:
+    if not isinstance(hit.facts, tuple):
+        yield Fix("Give the optimizer a parameter group for it", Safety.ADVICE, ())
+        return
+    setting, optimizer = hit.facts
+    edits = moved_before(file, setting, optimizer)
+    yield Fix(
+        "Put the part in before the optimizer is built (changes training)",
+        Safety.ADVICE if edits is None else Safety.UNSAFE,
+        edits or (),
+    )
