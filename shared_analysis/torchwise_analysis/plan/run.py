@@ -13,6 +13,7 @@ from torchwise_analysis.interp.concrete import loops, text
 from torchwise_analysis.interp.concrete.errors import Cancelled, Finished, Raised, Stopped
 from torchwise_analysis.interp.concrete.interpreter import Interpreter
 from torchwise_analysis.interp.concrete.loops import Measured
+from torchwise_analysis.interp.concrete.statements import ASKS_FOR_VERSION
 from torchwise_analysis.names.project import Project
 from torchwise_analysis.plan import fields
 from torchwise_analysis.plan.stated import Stated, read_statements
@@ -152,6 +153,8 @@ def _run(
             said = text.text_of(it, raised.value)
             facts.failure = f"the script would raise {name}{': ' if said else ''}{said}"
             facts.failed_at = raised.origin
+            if ASKS_FOR_VERSION in it.assumptions:
+                facts.failure += "; it asserts a version of a library, and another one may have been read"
     except Stopped as stopped:
         facts.failure, facts.failed_at = stopped.message, stopped.origin
     except RuntimeStop as stopped:

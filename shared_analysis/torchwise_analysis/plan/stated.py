@@ -1,5 +1,7 @@
 """What a person states beside the script: `# torchwise: batch_size=8 data=float32[100,1000]`.
 
+A tensor lies on the CPU unless `@cuda` follows it.
+
 A statement above an assignment (or on its line) gives the assigned name its value; a name that no assignment
 below binds answers an option or a field of the plan that the script leaves open. Nothing else is changed.
 """
@@ -13,8 +15,8 @@ from torchwise_memory.report import Origin
 from torchwise_memory.runtime.dtypes import DTYPES
 
 _COMMENT = re.compile(r"#\s*torchwise:(?!\s*ignore)(?P<rest>[^#]*)")
-_PAIR = re.compile(r"(?P<name>[A-Za-z_]\w*)\s*=\s*(?P<value>\"[^\"]*\"|'[^']*'|\w+\[[\d,\s]*\]|[^\s,]+)")
-_SHAPE = re.compile(r"(?P<dtype>\w+)\[(?P<extents>[\d,\s]*)\]$")
+_PAIR = re.compile(r"(?P<name>[A-Za-z_]\w*)\s*=\s*(?P<value>\"[^\"]*\"|'[^']*'|\w+\[[\d,\s]*\](?:@\w+)?|[^\s,]+)")
+_SHAPE = re.compile(r"(?P<dtype>\w+)\[(?P<extents>[\d,\s]*)\](?:@(?P<device>cpu|cuda))?$")
 _WORDS: dict[str, object] = {"true": True, "false": False, "none": None}
 
 #: Names that mean a field of the plan, by the names of the choices that they settle.
@@ -28,10 +30,11 @@ PLAN_NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A stated tensor: its type's name and extents."""
+    """A stated tensor: its type's name, its extents and where it lies."""
 
     dtype: str
     extents: tuple[int, ...]
+    device: str = "cpu"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +81,8 @@ def _value(written: str) -> object:
         return written[1:-1]
     shape = _SHAPE.match(written)
     if shape is not None and shape["dtype"] in DTYPES:
-        return Shape(shape["dtype"], tuple(int(part) for part in shape["extents"].split(",") if part.strip()))
+        extents = tuple(int(part) for part in shape["extents"].split(",") if part.strip())
+        return Shape(shape["dtype"], extents, shape["device"] or "cpu")
     for convert in (int, float):
         try:
             return convert(written)

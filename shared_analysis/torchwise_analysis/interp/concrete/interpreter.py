@@ -450,6 +450,7 @@ class Interpreter:
         if born is None or here is None or born == here:
             return f"{message}: {unknown.why} is not known", here
         needed = f"needed at {here.path}:{here.line}"
+        message = message.partition(" (Unknown)")[0]
         return f"{unknown.why} is not known ({needed}: {message})", born
 
     def call_unknown(self, callee: Unknown | Symbol, args: list[Value], keywords: dict[str, Value]) -> Value:

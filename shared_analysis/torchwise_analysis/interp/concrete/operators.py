@@ -147,8 +147,11 @@ def _carrier(value: Value) -> bool:
 
 
 def tensor_binary(it: Interpreter, op: str, left: Value, right: Value) -> Value:
-    for value in (left, right):
+    for value, other in ((left, right), (right, left)):
         if isinstance(value, Unknown):
+            if not it.module_depth and not cast(Tensor, other).requires_grad:
+                # data beside data that is not known, outside of a model and of its loss
+                return value
             raise Stopped(f"{value.why} meets a tensor in {op}", value.origin or it.origin())
     return it.library.call_function(it, _TENSOR[op], [scalar(it, left), scalar(it, right)], {})
 

@@ -178,7 +178,8 @@ class Library:
         if extents is None:
             return value
         dtype = DTYPES[str(getattr(value, "dtype", "float32"))]
-        return self.call_function(self.it, "torch.empty", [tuple(extents)], {"dtype": dtype})
+        device = str(getattr(value, "device", "cpu"))
+        return self.call_function(self.it, "torch.empty", [tuple(extents)], {"dtype": dtype, "device": device})
 
     # -- modules and names
 

@@ -136,6 +136,11 @@ def _dtype(value: Value) -> DType | None:
 def _factory(name: str, default: str) -> Call:
     def call(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
         dtype = _dtype(keywords.pop("dtype", None)) or DTYPES[default]
+        extents = args[0] if args else keywords.get("shape")
+        items = list(it.iterate(extents)) if isinstance(extents, (list, tuple)) else [extents]
+        unknown = next((v for v in items if isinstance(v, (Unknown, Symbol))), None)
+        if unknown is not None:
+            return Unknown(f"an array whose size is {unknown.why}", it.origin())
         return it.library.call_function(it, name, args, {**keywords, "dtype": dtype})
 
     return call
