@@ -6,6 +6,7 @@ the optimizer) is linear in the number of layers, so two shallow models give eve
 
 from __future__ import annotations
 
+import gc
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -227,10 +228,15 @@ class _Before:
 def _places(job: Job, depth: int) -> _Places:
     w = World(RoundingAllocator(), sm=job.sm, fuel=FUEL, torch_version=job.torch_version)
     w.world_size = job.processes
+    # lifetimes are those of references; a collection in between only costs time
+    collects = gc.isenabled()
+    gc.disable()
     try:
         return _step(w, job, depth)
     finally:
         w.close()
+        if collects:
+            gc.enable()
 
 
 def _step(w: World, job: Job, depth: int) -> _Places:
@@ -252,7 +258,9 @@ def _step(w: World, job: Job, depth: int) -> _Places:
     if job.sharding is not None:
         _shard(w, job, model)
     held.append(_held(w, whole))
-    weights = w.ledger.allocator.allocated - job.static_bytes
+    cache = model.fields.get("cache")
+    besides = job.static_bytes + whole + (cache.bytes if isinstance(cache, Tensor) else 0)
+    weights = w.ledger.allocator.allocated - besides
     for index, block in enumerate(job.subject.blocks(model)):
         block.policies.insert(0, _Marker(watch, index))
     trained = [p for p in parameters if p.requires_grad]
