@@ -15,6 +15,7 @@ from pygls import uris
 from torchwise_analysis.findings import Evidence, Finding, Place
 from torchwise_analysis.policy import Display
 from torchwise_analysis.source.nodes import Span
+from torchwise_analysis.suppressions import UNUSED
 from torchwise_server.lsp.text import Change, Position
 
 SOURCE = "torchwise"
@@ -97,11 +98,11 @@ def range_to(span: Span, line: Callable[[int], str], units: Units) -> lsp.Range:
 
 
 def diagnostic(
-    finding: Finding, display: Display, locate: Locate, units: Units, page: str | None
+    finding: Finding, display: Display, locate: Locate, units: Units, page: str | None, *, tags: bool = False
 ) -> tuple[str, lsp.Diagnostic] | None:
     """The client's document and the diagnostic; None where there is no place to show it.
 
-    `page`: address of the rule's explanation.
+    `page`: address of the rule's explanation. `tags`: the client shows what is not needed as faded.
     """
     located = locate(finding.place)
     severity = _SEVERITIES.get(display)
@@ -114,6 +115,7 @@ def diagnostic(
         code=finding.rule,
         code_description=lsp.CodeDescription(page) if page else None,
         source=SOURCE,
+        tags=[lsp.DiagnosticTag.Unnecessary] if tags and finding.rule == UNUSED[1] else None,
         related_information=list(_related(finding, locate, units)) or None,
         data={"code": finding.code, "rule": finding.rule},
     )

@@ -95,6 +95,7 @@ class OpenDocument:
         self.checked: Checked | None = None
         self.estimated: Estimated | None = None
         self.lenses: tuple[tuple[str, int], ...] = ()  # titles and lines the client was last asked to show
+        self.hinted: object = None  # what inlay hints were last shown for
         self._shifts: deque[_Shift] = deque(maxlen=1000)
 
     @property
@@ -146,6 +147,16 @@ class OpenDocument:
         """Let the analysis start from the whole text again."""
         self.unseen.clear()
         self.unseen.append(Update(self.version, (str(self.text),)))
+
+
+@dataclass(slots=True)
+class OpenFile:
+    """A file that the client has open and that is no Python: the settings of a project."""
+
+    uri: str
+    path: str
+    text: Text
+    version: int
 
 
 @dataclass(slots=True)

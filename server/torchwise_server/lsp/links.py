@@ -12,8 +12,13 @@ from torchwise_server.lsp.documents import OpenDocument
 from torchwise_server.lsp.session import Session
 
 
-def link_from(session: Session, document: OpenDocument) -> Callable[[Origin], str]:
-    """Links for texts about `document`: its own places are named by line alone."""
+def link_from(
+    session: Session, document: OpenDocument, *, with_links: bool = True
+) -> Callable[[Origin], str]:
+    """Links for texts about `document`: its own places are named by line alone.
+
+    Not `with_links`: only the names, for texts that leave this machine.
+    """
 
     def link(origin: Origin) -> str:
         line = max(origin.line - 1, 0)
@@ -25,6 +30,6 @@ def link_from(session: Session, document: OpenDocument) -> Callable[[Origin], st
         name = f"line {shown}" if own else f"{Path(origin.path).name}:{shown}"
         if located.uri in document.uris and len(document.uris) > 1:
             name = f"cell {document.uris.index(located.uri) + 1}, line {shown}"
-        return f"[{name}]({located.uri}#L{shown})"
+        return f"[{name}]({located.uri}#L{shown})" if with_links else name
 
     return link

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
-from torchwise_analysis.findings import Confidence, Finding
+from torchwise_analysis.findings import Confidence, Finding, Place
 from torchwise_analysis.rules import Rule
 from torchwise_memory.report import (
     Alive,
@@ -20,6 +22,9 @@ from torchwise_memory.report import (
     Verdict,
 )
 from torchwise_server.reporters.words import amount, one_line, size
+
+if TYPE_CHECKING:
+    from torchwise_memory.hardware import Gpu
 
 Link = Callable[[Origin], str]
 """A place as Markdown: `[train.py:12](file:///...#L12)`."""
@@ -48,6 +53,11 @@ _GRADES = {
     Confidence.LIKELY: "Likely: one step rests on a convention.",
     Confidence.POSSIBLE: "Possible: several steps rest on conventions.",
 }
+_WORD = {
+    Confidence.CERTAIN: "certain",
+    Confidence.LIKELY: "likely",
+    Confidence.POSSIBLE: "possible",
+}
 _ALIVE_IN_HOVER = 8
 
 
@@ -69,7 +79,24 @@ def lens_title(estimate: Estimate, *, stale: bool) -> str:
 
 
 def verdict(gpu: GpuVerdict) -> str:
-    return _VERDICTS[gpu.verdict].format(one_line(gpu.title).removeprefix("NVIDIA ").removeprefix("GeForce "))
+    return _VERDICTS[gpu.verdict].format(_short(gpu.title))
+
+
+def alive_hint(groups: Sequence[Alive]) -> str:
+    """Behind a line: how much of what it made lives at the peak."""
+    return f"{size(sum(group.bytes for group in groups))} at the peak"
+
+
+def alive_tooltip(groups: Sequence[Alive]) -> str:
+    """What that is."""
+    return "Made here and alive at the peak:\n\n" + "\n".join(
+        f"- {size(group.bytes)}: {one_line(group.what)}" + (f" × {group.count}" if group.count > 1 else "")
+        for group in groups
+    )
+
+
+def _short(title: str) -> str:
+    return one_line(title).removeprefix("NVIDIA ").removeprefix("GeForce ")
 
 
 def _with_range(interval: Interval) -> str:
@@ -240,6 +267,92 @@ def finding_hover(finding: Finding, rule: Rule | None) -> str:
         _GRADES[finding.confidence],
         _list("What to do", advice),
     )
+
+
+def rule_help(rule: Rule) -> str:
+    """A rule named in a comment or a settings file."""
+    return f"**{rule.name}** ({rule.code}): {rule.claim}\n\n{rule.cost}"
+
+
+def findings_report(name: str, rows: Sequence[tuple[Finding, bool]], link: Link) -> str:
+    """Every finding of one file; with each, whether the editor lists it."""
+    parts = [f"# Findings in {one_line(name)}"]
+    for finding, is_listed in rows:
+        grade = f"{finding.severity.value}, {_WORD[finding.confidence]}"
+        note = "" if is_listed else "; not shown in the editor"
+        place = link(Origin(finding.place.path, finding.place.span.line + 1))
+        parts.append(f"## {one_line(finding.message)}")
+        parts.append(f"{place} · `{finding.rule}` ({finding.code}) · {grade}{note}")
+        parts.append(_chain(finding, link, lambda _: ""))
+    if not rows:
+        parts.append("Nothing was found in this file.")
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def evidence_report(finding: Finding, rule: Rule | None, link: Link, code: Callable[[Place], str]) -> str:
+    """One finding and what proves it, each link with its line of code."""
+    place = link(Origin(finding.place.path, finding.place.span.line + 1))
+    advice = [f"{fix.title}" + ("" if fix.edits else " (by hand)") for fix in finding.fixes]
+    return _sections(
+        f"# {one_line(finding.message)}",
+        f"{place} · `{finding.rule}` ({finding.code}) · {finding.severity.value}",
+        _code(code(finding.place)),
+        "## Evidence\n\n" + _chain(finding, link, code) if finding.evidence else "",
+        _GRADES[finding.confidence],
+        rule.cost if rule else "",
+        _list("What to do", advice),
+    )
+
+
+def _chain(finding: Finding, link: Link, code: Callable[[Place], str]) -> str:
+    steps = [(step.place, step.message) for step in finding.evidence]
+    steps += [(also.place, f"{also.rule}: {also.message}") for also in finding.also]
+    rows: list[str] = []
+    for number, (place, message) in enumerate(steps, 1):
+        text = code(place)
+        shown = f"\n\n   {_code(text)}\n" if text else ""
+        rows.append(f"{number}. {link(Origin(place.path, place.span.line + 1))}: {one_line(message)}{shown}")
+    return "\n".join(rows)
+
+
+def _code(text: str) -> str:
+    """One line of code as a code span, whatever back-ticks it holds."""
+    fence = "`" * (max((len(run) for run in re.findall("`+", text)), default=0) + 1)
+    return f"{fence} {one_line(text)} {fence}" if "`" in text else f"`{one_line(text)}`" if text else ""
+
+
+# --------------------------------------------------------------------------- cards
+
+
+def gpu_summary(gpu: Gpu) -> str:
+    """A card on half a line."""
+    return f"{_short(gpu.title)}, {size(gpu.total_bytes)}"
+
+
+def gpu_help(gpu: Gpu, estimates: Sequence[Estimate] = ()) -> str:
+    """What estimates know of a card, and whether the loops of this file fit it."""
+    facts = [f"{size(gpu.total_bytes)} of memory as PyTorch sees it"]
+    if gpu.nominal_gb is not None:
+        facts[0] += f" ({gpu.nominal_gb:g} GB on the data sheet)"
+    if not gpu.total_seen:
+        facts.append(f"inferred, not read from a device: {one_line(gpu.why)}")
+    _, point, _ = gpu.context_bytes
+    facts.append(f"about {size(point)} of it go to the CUDA context and its libraries")
+    if gpu.sm is not None:
+        facts.append(f"compute capability {gpu.sm // 10}.{gpu.sm % 10}")
+    fits = [
+        f"The loop at line {estimate.origin.line} {verdict(_fit(estimate, gpu))}: "
+        f"peak {_with_range(estimate.peak.allocated)}."
+        for estimate in estimates
+        if estimate.peak.allocated is not None
+    ]
+    return _sections(f"**{one_line(gpu.title)}**", "\n".join(f"- {fact}" for fact in facts), *fits)
+
+
+def _fit(estimate: Estimate, gpu: Gpu) -> GpuVerdict:
+    from torchwise_memory.verdict import verdict as judged
+
+    return judged(estimate.peak.reserved, estimate.peak.allocated, gpu, estimate.gpus_used)
 
 
 # --------------------------------------------------------------------------- Markdown

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import cast
 
 from torchwise_analysis.policy import Surface
@@ -26,9 +26,16 @@ class EditorOptions:
         metadata={"help": "Also show findings that rest on conventions, and none of them a level lower."},
     )
     code_lens: bool = field(default=True, metadata={"help": "Show the peak memory above each training loop."})
+    inlay_hints: bool = field(
+        default=False,
+        metadata={"help": "Show at the end of a line how much of what it made lives at the peak."},
+    )
     hover: bool = field(default=True, metadata={"help": "Explain findings and estimates on hover."})
     run_on: str = field(
         default="type", metadata={"help": "When to analyse: while typing (type) or on save (save)."}
+    )
+    workspace_diagnostics: bool = field(
+        default=False, metadata={"help": "Also list findings of files in the workspace that are not open."}
     )
     overrides: tuple[tuple[str, object], ...] = ()
     """Project settings chosen in the editor, as read from the client."""
@@ -36,6 +43,11 @@ class EditorOptions:
     @property
     def surface(self) -> Surface:
         return Surface.EDITOR_STRICT if self.strict else Surface.EDITOR
+
+    def with_gpus(self, names: tuple[str, ...]) -> EditorOptions:
+        """The same with other cards."""
+        kept = tuple(entry for entry in self.overrides if entry[0] != "gpus")
+        return replace(self, overrides=(*kept, ("gpus", list(names))))
 
     def applied_to(self, settings: Settings) -> Settings:
         """Project settings with those of the editor laid over them."""

@@ -76,7 +76,18 @@ class TorchwiseServer(LanguageServer):
 
 def create_server(backend: Backend) -> TorchwiseServer:
     """A server with all its features."""
-    from torchwise_server.lsp.handlers import actions, commands, diagnostics, hover, lens, sync, workspace
+    from torchwise_server.lsp.handlers import (
+        actions,
+        commands,
+        completion,
+        diagnostics,
+        hints,
+        hover,
+        lens,
+        scan,
+        sync,
+        workspace,
+    )
 
     server = TorchwiseServer(backend)
     registrations: tuple[Callable[[TorchwiseServer], None], ...] = (
@@ -86,6 +97,9 @@ def create_server(backend: Backend) -> TorchwiseServer:
         actions.register,
         hover.register,
         lens.register,
+        hints.register,
+        completion.register,
+        scan.register,
         commands.register,
     )
     for register in registrations:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,9 +17,9 @@ from lsprotocol import types as lsp
 
 from torchwise_analysis.findings import Finding, Place
 from torchwise_analysis.policy import Display, display
-from torchwise_server.lsp.analysis import Analysis, Answer, Backend, Failure, OutOfStep
-from torchwise_server.lsp.convert import Located, Units, address
-from torchwise_server.lsp.documents import Checked, Estimated, OpenDocument, OpenNotebook
+from torchwise_server.lsp.analysis import Analysis, Answer, Backend, Failure, OutOfStep, Started
+from torchwise_server.lsp.convert import Located, Units, address, path_of
+from torchwise_server.lsp.documents import Checked, Estimated, OpenDocument, OpenFile, OpenNotebook
 from torchwise_server.lsp.options import EditorOptions, table_of
 from torchwise_server.lsp.text import Position, Text
 from torchwise_server.lsp.worker import Lane
@@ -42,6 +43,10 @@ class Client:
     pulls_diagnostics: bool = False
     refreshes_diagnostics: bool = False
     refreshes_lenses: bool = False
+    refreshes_hints: bool = False
+    shows_tags: bool = False
+    completes_in_markdown: bool = False
+    creates_files: bool = False
     versioned_edits: bool = False
     lazy_edits: bool = False
     has_configuration: bool = False
@@ -63,13 +68,23 @@ class Client:
         ]
         action = document.code_action
         lazy = action.resolve_support.properties if action and action.resolve_support else ()
+        edits = workspace.workspace_edit or lsp.WorkspaceEditClientCapabilities()
+        item = document.completion.completion_item if document.completion else None
+        published = document.publish_diagnostics
         started = table_of(params.initialization_options) or {}
         return Client(
             units=Units(offered[0] if offered else lsp.PositionEncodingKind.Utf16),
             pulls_diagnostics=document.diagnostic is not None,
             refreshes_diagnostics=bool(workspace.diagnostics and workspace.diagnostics.refresh_support),
             refreshes_lenses=bool(workspace.code_lens and workspace.code_lens.refresh_support),
-            versioned_edits=bool(workspace.workspace_edit and workspace.workspace_edit.document_changes),
+            refreshes_hints=bool(workspace.inlay_hint and workspace.inlay_hint.refresh_support),
+            completes_in_markdown=bool(item and lsp.MarkupKind.Markdown in (item.documentation_format or ())),
+            shows_tags=bool(published and published.tag_support),
+            creates_files=bool(
+                edits.document_changes
+                and lsp.ResourceOperationKind.Create in (edits.resource_operations or ())
+            ),
+            versioned_edits=bool(edits.document_changes),
             lazy_edits="edit" in lazy,
             has_configuration=bool(workspace.configuration),
             has_progress=bool(window.work_done_progress),
@@ -83,6 +98,28 @@ class Client:
         )
 
 
+class News:
+    """Something changed that findings of closed files may depend on."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._waiters: list[asyncio.Future[None]] = []
+
+    def tell(self) -> None:
+        self.number += 1
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def after(self, number: int) -> None:
+        """Wait until there is some that is newer."""
+        while self.number <= number:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            await waiter
+
+
 class Session:
     """The state of one connection."""
 
@@ -91,7 +128,11 @@ class Session:
         self.options = EditorOptions()
         self.folders: list[str] = []
         self._folder_options: dict[str, EditorOptions] = {}
+        self.files: dict[str, OpenFile] = {}
+        self.chosen_gpus: tuple[str, ...] | None = None  # by a command, until the settings change
+        self.news = News()
         self._backend = backend
+        self._scanned: dict[str, tuple[OpenDocument, asyncio.Future[Checked | None]]] = {}
         self._documents: dict[str, OpenDocument] = {}
         self._notebook_of: dict[str, OpenNotebook] = {}
         self._others: dict[str, Text] = {}
@@ -100,6 +141,7 @@ class Session:
         self._complained: set[str] = set()
         self._results: dict[str, tuple[str, list[lsp.Diagnostic]]] = {}
         self._result_number = 0
+        self._name = uuid.uuid4().hex[:8]  # a client may still know results of a server before this one
         self._analysis: Analysis | None = None
         self.on_answer: Callable[[OpenDocument, Answer], None] = _ignore
 
@@ -132,6 +174,8 @@ class Session:
         self._documents[document.uri] = document
         if isinstance(document, OpenNotebook):
             self.index_cells(document)
+        self._stop_scan(document.path)
+        self.news.tell()
         self.ask(document, 0.0)
 
     def index_cells(self, notebook: OpenNotebook) -> list[str]:
@@ -152,17 +196,21 @@ class Session:
             self._notebook_of.pop(client_uri, None)
             self._results.pop(client_uri, None)
         self.analysis.forget(document)
+        self.news.tell()
         for lane in Lane:
             self._asked.pop((document.uri, lane), None)
             self._wake(document, lane, None)
         return document
 
     def options_for(self, document: OpenDocument) -> EditorOptions:
-        """Editor options of the innermost workspace folder that holds the document."""
-        holding = [
-            folder for folder in self._folder_options if document.uri.startswith(folder.rstrip("/") + "/")
-        ]
-        return self._folder_options[max(holding, key=len)] if holding else self.options
+        """Editor options that count for the document."""
+        return self.options_at(document.uri)
+
+    def options_at(self, uri: str) -> EditorOptions:
+        """Those of the innermost workspace folder that holds `uri`."""
+        holding = [folder for folder in self._folder_options if uri.startswith(folder.rstrip("/") + "/")]
+        options = self._folder_options[max(holding, key=len)] if holding else self.options
+        return options if self.chosen_gpus is None else options.with_gpus(self.chosen_gpus)
 
     @property
     def folder_options(self) -> dict[str, EditorOptions]:
@@ -173,12 +221,20 @@ class Session:
         last = self._results.get(uri)
         if last is None or last[1] != items:
             self._result_number += 1
-            last = self._results[uri] = (str(self._result_number), items)
+            last = self._results[uri] = (f"{self._name}-{self._result_number}", items)
         return last[0]
 
+    def choose_gpus(self, names: tuple[str, ...] | None) -> None:
+        """Compare estimates with these cards, whatever the settings say; None: as they say."""
+        self.chosen_gpus = names
+        for document in self._documents.values():
+            self._ask(document, Lane.ESTIMATE)
+
     def configure(self, options: EditorOptions, by_folder: dict[str, EditorOptions]) -> None:
+        self.chosen_gpus = None
         self.options = options
         self._folder_options = by_folder
+        self.news.tell()
 
     # ----------------------------------------------------------------------- questions and answers
 
@@ -193,6 +249,7 @@ class Session:
         """The file on disk changed: other open files may import it."""
         self._others.pop(document.path, None)
         self.analysis.saved(document)
+        self.news.tell()
         for other in self._documents.values():
             if other is not document or self.options_for(other).run_on == "save":
                 self.ask(other)
@@ -226,8 +283,34 @@ class Session:
         await self._answered(document, Lane.ESTIMATE)
         return document.estimated
 
+    async def scanned(self, path: str, text: str) -> Checked | None:
+        """The findings of a file that is not open; None if it was opened meanwhile or the analysis died."""
+        document = OpenDocument(f"torchwise-scan:{path}", path, text, 0)
+        future: asyncio.Future[Checked | None] = asyncio.get_running_loop().create_future()
+        self._scanned[path] = document, future
+        self.analysis.ask(Lane.SCAN, document, self.options_at(address(path) or path))
+        try:
+            return await future
+        finally:
+            if self._scanned.get(path, (None, None))[0] is document:
+                del self._scanned[path]
+                self.analysis.forget(document)
+
+    def _stop_scan(self, path: str) -> None:
+        """A file is opened: the scan's copy must not stand in its way."""
+        document, future = self._scanned.pop(path, (None, None))
+        if document is not None and future is not None:
+            self.analysis.forget(document)
+            if not future.done():
+                future.set_result(None)
+
     def received(self, document: OpenDocument, answer: Answer) -> None:
         """An answer of the analysis, on the message loop."""
+        scanned, future = self._scanned.get(document.path, (None, None))
+        if scanned is document and future is not None:
+            if not isinstance(answer, Started) and not future.done():
+                future.set_result(answer if isinstance(answer, Checked) else None)
+            return
         if self._documents.get(document.uri) is not document:
             return
         if isinstance(answer, Checked):
@@ -261,6 +344,7 @@ class Session:
         """Settings or files on disk changed: analyse everything again."""
         self._others.clear()
         self.analysis.reload()
+        self.news.tell()
         for document in self._documents.values():
             self.ask(document, 0.0)
 
@@ -315,6 +399,9 @@ class Session:
         for document in self._documents.values():
             if document.path == place.path:
                 return document.locate(place)
+        for file in self.files.values():
+            if file.path == place.path:
+                return Located(file.uri, place.span, file.text.line)
         if not Path(place.path).is_absolute():
             return None
         uri = address(place.path)
@@ -329,6 +416,26 @@ class Session:
         column = self.client.units.column(line, position.character)
         place = document.position(uri, Position(position.line, column))
         return (document, place) if place is not None else None
+
+    def version_of(self, uri: str) -> int | None:
+        """The client's version of what it has open."""
+        if uri in self.files:
+            return self.files[uri].version
+        document = self.document(uri)
+        return document.version_of(uri) if document else None
+
+    def text_of(self, path: str) -> Text | None:
+        """A file as the client has it open, else as it is on disk; None where there is none."""
+        for file in self.files.values():
+            if file.path == path:
+                return file.text
+        return _read(path) if Path(path).is_file() else None
+
+    def folder_of(self, document: OpenDocument) -> Path | None:
+        """The innermost workspace folder that holds the document."""
+        paths = [Path(path_of(folder)) for folder in self.folders]
+        holding = [path for path in paths if Path(document.path).is_relative_to(path)]
+        return max(holding, key=lambda path: len(path.parts), default=None)
 
     def _other(self, path: str) -> Text:
         """The text of a file that is not open, for the units of its columns."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TypeVar
 
 import pytest_lsp
 from lsprotocol import types as lsp
+from lsprotocol.converters import get_converter
 from pytest_lsp.client import LanguageClient, make_test_lsp_client
 
 TIMEOUT_S = 60.0
@@ -23,6 +25,7 @@ def capabilities(name: str) -> lsp.ClientCapabilities:
         assert made.text_document and made.workspace and made.general
         made.text_document.diagnostic = lsp.DiagnosticClientCapabilities(related_document_support=False)
         made.workspace.diagnostics = lsp.DiagnosticWorkspaceClientCapabilities(refresh_support=True)
+        made.workspace.inlay_hint = lsp.InlayHintWorkspaceClientCapabilities(refresh_support=True)
         made.general.position_encodings = [lsp.PositionEncodingKind.Utf16]
         made.notebook_document = lsp.NotebookDocumentClientCapabilities(
             lsp.NotebookDocumentSyncClientCapabilities(dynamic_registration=True)
@@ -40,6 +43,10 @@ class Editor:
         self.encoding: str = "utf-16"
         self.published: list[lsp.PublishDiagnosticsParams] = []
         self.lens_refreshes = 0
+        self.hint_refreshes = 0
+        self.diagnostic_refreshes = 0
+        self.registered: list[lsp.Registration] = []
+        self.parts: list[lsp.WorkspaceDocumentDiagnosticReport] = []  # partial results
         self.stderr: list[str] = []
         self._news = asyncio.Condition()
         self._versions: dict[str, int] = {}
@@ -124,10 +131,14 @@ class Editor:
         await self.until(lambda: self.lens_refreshes > after)
 
     async def actions(
-        self, uri: str, where: lsp.Range, items: list[lsp.Diagnostic] | None = None
+        self,
+        uri: str,
+        where: lsp.Range,
+        items: list[lsp.Diagnostic] | None = None,
+        only: list[lsp.CodeActionKind | str] | None = None,
     ) -> list[lsp.CodeAction]:
         params = lsp.CodeActionParams(
-            lsp.TextDocumentIdentifier(uri), where, lsp.CodeActionContext(items or [])
+            lsp.TextDocumentIdentifier(uri), where, lsp.CodeActionContext(items or [], only)
         )
         answer = await soon(self.client.text_document_code_action_async(params))
         return [item for item in answer or () if isinstance(item, lsp.CodeAction)]
@@ -142,6 +153,40 @@ class Editor:
             return None
         assert isinstance(answer.contents, lsp.MarkupContent)
         return answer.contents.value
+
+    async def completions(self, uri: str, line: int, character: int) -> dict[str, lsp.CompletionItem]:
+        """By label."""
+        params = lsp.CompletionParams(lsp.TextDocumentIdentifier(uri), lsp.Position(line, character))
+        answer = await soon(self.client.text_document_completion_async(params))
+        assert not isinstance(answer, lsp.CompletionList)
+        return {item.label: item for item in answer or ()}
+
+    async def hints(self, uri: str, last_line: int = 1000) -> list[lsp.InlayHint]:
+        params = lsp.InlayHintParams(lsp.TextDocumentIdentifier(uri), lsp_range((0, 0), (last_line, 0)))
+        answer = await soon(self.client.text_document_inlay_hint_async(params))
+        return list(answer or ())
+
+    def apply(self, text: str, edit: lsp.WorkspaceEdit | None, uri: str) -> str:
+        """`text`, the document `uri`, after the edit, applied as an editor does."""
+        assert edit is not None
+        edits: list[lsp.TextEdit | lsp.AnnotatedTextEdit | lsp.SnippetTextEdit] = []
+        for change in edit.document_changes or ():
+            if isinstance(change, lsp.TextDocumentEdit) and change.text_document.uri == uri:
+                edits += change.edits
+        edits += (edit.changes or {}).get(uri, ())
+        lines = re.split(r"(?<=\n)|(?<=\r)(?!\n)", text)
+
+        def offset(position: lsp.Position) -> int:
+            line, column = lines[position.line], 0
+            while self.units(line[:column]) < position.character:
+                column += 1
+            return sum(len(item) for item in lines[: position.line]) + column
+
+        assert edits
+        for item in sorted(edits, key=lambda item: -offset(item.range.start)):
+            assert isinstance(item, lsp.TextEdit)
+            text = text[: offset(item.range.start)] + item.new_text + text[offset(item.range.end) :]
+        return text
 
     async def lenses(self, uri: str) -> list[lsp.CodeLens]:
         params = lsp.CodeLensParams(lsp.TextDocumentIdentifier(uri))
@@ -179,9 +224,21 @@ async def launched(name: str, command: list[str]) -> Editor:
         editor.lens_refreshes += 1
         await editor.heard()
 
-    def registered(_: lsp.RegistrationParams) -> None: ...
+    async def hint_refresh(_: None) -> None:
+        editor.hint_refreshes += 1
+        await editor.heard()
+
+    async def diagnostic_refresh(_: None) -> None:
+        editor.diagnostic_refreshes += 1
+        await editor.heard()
+
+    async def registered(params: lsp.RegistrationParams) -> None:
+        editor.registered += params.registrations
+        await editor.heard()
 
     client.feature(lsp.WORKSPACE_CODE_LENS_REFRESH)(lens_refresh)
+    client.feature(lsp.WORKSPACE_INLAY_HINT_REFRESH)(hint_refresh)
+    client.protocol.fm.features[lsp.WORKSPACE_DIAGNOSTIC_REFRESH] = diagnostic_refresh
     client.feature(lsp.CLIENT_REGISTER_CAPABILITY)(registered)
 
     # pytest-lsp's own handlers keep no versions
@@ -203,7 +260,10 @@ async def launched(name: str, command: list[str]) -> Editor:
     original = client.protocol.fm.features[lsp.PROGRESS]
 
     async def progressed(params: lsp.ProgressParams) -> None:
-        original(params)
+        if isinstance(params.value, dict) and "items" in params.value:  # the client keeps those as they came
+            editor.parts += [_report(item) for item in params.value["items"]]
+        else:
+            original(params)
         await editor.heard()
 
     client.protocol.fm.features[lsp.PROGRESS] = progressed
@@ -221,6 +281,13 @@ async def _listen(editor: Editor, stream: asyncio.StreamReader) -> None:
         editor.stderr.append(line.decode().rstrip())
         sys.stderr.buffer.write(line)
         await editor.heard()
+
+
+def _report(item: dict[str, object]) -> lsp.WorkspaceDocumentDiagnosticReport:
+    converter = get_converter()
+    if item["kind"] == "full":
+        return converter.structure(item, lsp.WorkspaceFullDocumentDiagnosticReport)
+    return converter.structure(item, lsp.WorkspaceUnchangedDocumentDiagnosticReport)
 
 
 async def soon(work: Awaitable[T]) -> T:

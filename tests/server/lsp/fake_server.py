@@ -1,6 +1,8 @@
 """The server with an engine that reads words instead of code: for tests of the protocol alone.
 
 BUG        one finding on the word, with a safe and an unsafe fix, evidence at the start of the text
+MAYBE      a finding that rests on conventions
+STALE      a comment that silences nothing
 CRASH      the analysis raises
 WAIT       the analysis goes on until it is told to stop; the log says so
 for ...:   an estimate whose peak is the number of lines in GiB; none while the text holds `def def`
@@ -11,8 +13,10 @@ from __future__ import annotations
 import re
 import sys
 import time
+from dataclasses import replace
 
 from torchwise_analysis.findings import Confidence, Edit, Evidence, Finding, Fix, Place, Safety, Severity
+from torchwise_analysis.settings import Settings
 from torchwise_analysis.source.nodes import Span
 from torchwise_memory.report import (
     Alive,
@@ -36,6 +40,7 @@ from torchwise_server.lsp.text import Text
 from torchwise_server.lsp.worker import Stop
 
 GIB = 1 << 30
+GPU_TITLES = {"rtx-4090": "RTX 4090", "t4": "Tesla T4"}
 
 
 class FakeBackend:
@@ -72,9 +77,9 @@ class FakeBackend:
             return Estimated(is_broken=True)
         loops = [number for number, line in enumerate(text.lines) if re.match(r"\s*for .*:", line)]
         unanswered = [number for number, line in enumerate(text.lines) if "UNKNOWN" in line]
-        path = self._paths[uri]
+        path, gpus = self._paths[uri], options.applied_to(Settings(gpus=("rtx-4090",))).gpus
         return Estimated(
-            tuple(estimate(path, line, len(text.lines)) for line in loops),
+            tuple(estimate(path, line, len(text.lines), gpus) for line in loops),
             tuple(Unanswered(Origin(path, line + 1), "the size of UNKNOWN") for line in unanswered),
         )
 
@@ -91,7 +96,19 @@ class FakeBackend:
             for match in re.finditer("BUG", line):
                 place = Place(path, Span(number, match.start(), number, match.end()))
                 found.append(finding(place))
+            for match in re.finditer("MAYBE|STALE", line):
+                place = Place(path, Span(number, match.start(), number, match.end()))
+                found.append(maybe(place) if match[0] == "MAYBE" else stale(place))
         return found
+
+
+def maybe(place: Place) -> Finding:
+    return replace(finding(place), confidence=Confidence.POSSIBLE, message="a MAYBE", fixes=())
+
+
+def stale(place: Place) -> Finding:
+    hint = "'x' silences nothing here"
+    return Finding("TW001", "unused-suppression", Severity.HINT, Confidence.CERTAIN, hint, place)
 
 
 def finding(place: Place) -> Finding:
@@ -111,7 +128,7 @@ def finding(place: Place) -> Finding:
     )
 
 
-def estimate(path: str, line: int, size_gib: int) -> Estimate:
+def estimate(path: str, line: int, size_gib: int, gpus: tuple[str, ...]) -> Estimate:
     peak = Interval(size_gib * GIB - GIB // 2, size_gib * GIB, size_gib * GIB + GIB // 2)
     return Estimate(
         Origin(path, line + 1),
@@ -124,7 +141,7 @@ def estimate(path: str, line: int, size_gib: int) -> Estimate:
         {"weights": GIB},
         (Alive(GIB, "activations of fc", Origin(path, line + 1)),),
         ("the card is not known",),
-        (GpuVerdict("rtx-4090", "RTX 4090", 24 * GIB, Verdict.FITS),),
+        tuple(GpuVerdict(name, GPU_TITLES.get(name, name), 24 * GIB, Verdict.FITS) for name in gpus),
         (Remedy("micro-batch 4", GIB, GIB, "more steps"),),
     )
 

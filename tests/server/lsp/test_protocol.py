@@ -78,11 +78,12 @@ async def test_safe_fix_is_preferred_and_exact(editor: Editor) -> None:
     text = f"\f\n{EMOJI} BUG {EMOJI}\r\nend"
     editor.open(URI, text)
     (found,) = await editor.diagnostics(URI)
-    safe, unsafe, ignore = await editor.actions(URI, found.range, [found])
+    safe, unsafe, ignore, in_file = await editor.actions(URI, found.range, [found])
     assert (safe.title, safe.is_preferred) == ("Write FIXED", True)
     assert (unsafe.title, unsafe.is_preferred) == ("Write OTHER (changes training)", None)
     assert (ignore.title, ignore.is_preferred) == ("Ignore retained-graph here", None)
-    assert all(action.kind == lsp.CodeActionKind.QuickFix for action in (safe, unsafe, ignore))
+    assert (in_file.title, in_file.is_preferred) == ("Ignore retained-graph in this file", None)
+    assert all(action.kind == lsp.CodeActionKind.QuickFix for action in (safe, unsafe, ignore, in_file))
     assert list(safe.diagnostics or ()) == [found]
     assert _applied(editor, text, await editor.resolved(safe)) == text.replace("BUG", "FIXED")
     silenced = _applied(editor, text, await editor.resolved(ignore))
@@ -321,26 +322,4 @@ async def test_wrong_settings_are_told_and_the_rest_is_used(editor: Editor) -> N
 
 
 def _applied(editor: Editor, text: str, action: lsp.CodeAction) -> str:
-    """`text` after the edit, applied as an editor does."""
-    import re
-
-    assert action.edit
-    if action.edit.document_changes:
-        (change,) = action.edit.document_changes
-        assert isinstance(change, lsp.TextDocumentEdit)
-        edits = change.edits
-    else:
-        assert action.edit.changes
-        (edits,) = action.edit.changes.values()
-    lines = re.split(r"(?<=\n)|(?<=\r)(?!\n)", text)
-
-    def offset(position: lsp.Position) -> int:
-        line, column = lines[position.line], 0
-        while editor.units(line[:column]) < position.character:
-            column += 1
-        return sum(len(item) for item in lines[: position.line]) + column
-
-    for edit in sorted(edits, key=lambda item: -offset(item.range.start)):
-        assert isinstance(edit, lsp.TextEdit)
-        text = text[: offset(edit.range.start)] + edit.new_text + text[offset(edit.range.end) :]
-    return text
+    return editor.apply(text, action.edit, URI)

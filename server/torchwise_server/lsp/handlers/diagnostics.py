@@ -6,6 +6,8 @@ from collections.abc import Iterable
 
 from lsprotocol import types as lsp
 
+from torchwise_analysis.findings import Finding
+from torchwise_analysis.policy import Display
 from torchwise_server.lsp.convert import diagnostic
 from torchwise_server.lsp.documents import OpenDocument
 from torchwise_server.lsp.handlers import contained_async
@@ -15,7 +17,7 @@ from torchwise_server.lsp.server import TorchwiseServer
 
 def register(server: TorchwiseServer) -> None:
     options = lsp.DiagnosticOptions(
-        identifier="torchwise", inter_file_dependencies=True, workspace_diagnostics=False
+        identifier="torchwise", inter_file_dependencies=True, workspace_diagnostics=True
     )
     server.handle(lsp.TEXT_DOCUMENT_DIAGNOSTIC, contained_async(pull), options)
 
@@ -54,11 +56,31 @@ def clear(ls: TorchwiseServer, uris: Iterable[str]) -> None:
         ls.text_document_publish_diagnostics(lsp.PublishDiagnosticsParams(uri, []))
 
 
+def start_over(ls: TorchwiseServer) -> None:
+    """Settings or files changed: analyse everything again, and have it asked for."""
+    ls.session.reload()
+    if ls.session.client.pulls_diagnostics and ls.session.client.refreshes_diagnostics:
+        ls.workspace_diagnostic_refresh(None)
+
+
 def of_document(ls: TorchwiseServer, document: OpenDocument) -> dict[str, list[lsp.Diagnostic]]:
     """Diagnostics by the client's documents."""
-    units, found = ls.session.client.units, dict[str, list[lsp.Diagnostic]]()
+    found = dict[str, list[lsp.Diagnostic]]()
     for finding, how in ls.session.shown(document):
-        made = diagnostic(finding, how, ls.session.locate, units, page_address(finding.rule))
-        if made is not None:
-            found.setdefault(made[0], []).append(made[1])
+        shown = made(ls, finding, how)
+        if shown is not None:
+            found.setdefault(shown[0], []).append(shown[1])
     return found
+
+
+def made(ls: TorchwiseServer, finding: Finding, how: Display) -> tuple[str, lsp.Diagnostic] | None:
+    """The client's document and the diagnostic; None where there is no place to show it."""
+    session = ls.session
+    return diagnostic(
+        finding,
+        how,
+        session.locate,
+        session.client.units,
+        page_address(finding.rule),
+        tags=session.client.shows_tags,
+    )

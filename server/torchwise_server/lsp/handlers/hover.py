@@ -1,21 +1,37 @@
-"""Hover: help on a finding, the estimate on a loop, from the last results: nobody waits for new ones."""
+"""Hover: help on a finding, the estimate on a loop, what a word of ours means; from the last results, so
+that nobody waits for new ones."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from dataclasses import fields
 
 from lsprotocol import types as lsp
 
 from torchwise_analysis.findings import Finding
 from torchwise_analysis.rules import rule_named
-from torchwise_memory.report import Origin
-from torchwise_server.lsp.convert import markdown
-from torchwise_server.lsp.documents import OpenDocument
+from torchwise_analysis.settings import Settings
+from torchwise_analysis.suppressions import named_in_comments
+from torchwise_memory.report import Estimate, Origin
+from torchwise_server.lsp import project_file
+from torchwise_server.lsp.convert import markdown, position_from
+from torchwise_server.lsp.documents import OpenDocument, OpenFile
 from torchwise_server.lsp.handlers import contained
 from torchwise_server.lsp.links import link_from
-from torchwise_server.lsp.markdown import estimate_hover, finding_hover, unanswered_hover
+from torchwise_server.lsp.markdown import (
+    estimate_hover,
+    finding_hover,
+    gpu_help,
+    rule_help,
+    unanswered_hover,
+)
 from torchwise_server.lsp.server import TorchwiseServer
 from torchwise_server.lsp.text import Position
+
+_STRING = re.compile(r"\"([^\"\\\r\n]+)\"|'([^'\\\r\n]+)'")
+# A string names a card only where the line is about one: "a10" and "t4" are words of other trades too.
+_ABOUT_CARDS = re.compile(r"gpu|device.?name|accelerator|nvidia|geforce|tesla|radeon|instinct", re.IGNORECASE)
 
 
 def register(server: TorchwiseServer) -> None:
@@ -23,11 +39,20 @@ def register(server: TorchwiseServer) -> None:
 
 
 def hover(ls: TorchwiseServer, params: lsp.HoverParams) -> lsp.Hover | None:
+    file = ls.session.files.get(params.text_document.uri)
+    if file is not None:
+        text = _setting(file, position_from(params.position, file.text.line, ls.session.client.units))
+        return lsp.Hover(markdown(text)) if text else None
     found = ls.session.position(params.text_document.uri, params.position)
     if found is None or not ls.session.options_for(found[0]).hover:
         return None
     document, place = found
-    parts = [*_findings(ls, document, place), *_estimates(ls, document, place)]
+    parts = [
+        *_findings(ls, document, place),
+        *_estimates(ls, document, place),
+        *_comment_words(document, place),
+        *_cards(document, place),
+    ]
     return lsp.Hover(markdown("\n\n---\n\n".join(parts))) if parts else None
 
 
@@ -51,6 +76,51 @@ def _estimates(ls: TorchwiseServer, document: OpenDocument, place: Position) -> 
 
     yield from (estimate_hover(estimate, link) for estimate in answer.estimates if is_here(estimate.origin))
     yield from (unanswered_hover(entry) for entry in answer.unanswered if is_here(entry.origin))
+
+
+def _comment_words(document: OpenDocument, place: Position) -> Iterator[str]:
+    """Rules named in `# torchwise: ignore[...]`."""
+    if "torchwise:" not in document.text.line(place.line):
+        return
+    for word, span in named_in_comments(str(document.text)):
+        if span.line == place.line and span.column <= place.column <= span.end_column:
+            rule = rule_named(word)
+            if rule is not None:
+                yield rule_help(rule)
+
+
+def _cards(document: OpenDocument, place: Position) -> Iterator[str]:
+    line = document.text.line(place.line)
+    if _ABOUT_CARDS.search(line) is None:
+        return
+    for match in _STRING.finditer(line):
+        if match.start() <= place.column < match.end():
+            estimates = document.estimated.estimates if document.estimated else ()
+            yield from _card(match[1] or match[2], estimates)
+
+
+def _card(name: str, estimates: tuple[Estimate, ...] = ()) -> Iterator[str]:
+    from torchwise_memory.hardware import UnknownGpuError, find
+
+    try:
+        gpu = find(name)
+    except UnknownGpuError:
+        return
+    yield gpu_help(gpu, estimates)
+
+
+def _setting(file: OpenFile, place: Position) -> str | None:
+    """Help on a key, rule or card in our table of pyproject.toml."""
+    spot = project_file.spot_at(file.text, place)
+    if spot is None or not spot.word:
+        return None
+    if not spot.in_string:
+        help_by_key = {item.name.replace("_", "-"): str(item.metadata["help"]) for item in fields(Settings)}
+        return help_by_key.get(spot.word.replace("_", "-"))
+    if spot.key == "gpus":
+        return next(_card(spot.word), None)
+    rule = rule_named(spot.word)
+    return rule_help(rule) if rule else None
 
 
 def _covers(document: OpenDocument, finding: Finding, place: Position) -> bool:

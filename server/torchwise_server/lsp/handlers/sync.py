@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 
 from lsprotocol import types as lsp
 
+from torchwise_server.lsp import project_file
 from torchwise_server.lsp.convert import Units, change_from, path_of
-from torchwise_server.lsp.documents import Cell, OpenDocument, OpenNotebook
+from torchwise_server.lsp.documents import Cell, OpenDocument, OpenFile, OpenNotebook
 from torchwise_server.lsp.handlers import contained
-from torchwise_server.lsp.handlers.diagnostics import clear
+from torchwise_server.lsp.handlers.diagnostics import clear, start_over
 from torchwise_server.lsp.server import TorchwiseServer
 from torchwise_server.lsp.text import Change, Text
 
@@ -27,10 +29,19 @@ def register(server: TorchwiseServer) -> None:
 
 def did_open(ls: TorchwiseServer, params: lsp.DidOpenTextDocumentParams) -> None:
     item = params.text_document
+    path = path_of(item.uri)
+    if Path(path).name == project_file.NAME:
+        ls.session.files[item.uri] = OpenFile(item.uri, path, Text(item.text), item.version)
+        return
     ls.session.open(OpenDocument(item.uri, path_of(item.uri), item.text, item.version))
 
 
 def did_change(ls: TorchwiseServer, params: lsp.DidChangeTextDocumentParams) -> None:
+    file = ls.session.files.get(params.text_document.uri)
+    if file is not None:
+        _change(file, params.content_changes, ls.session.client.units)
+        file.version = params.text_document.version
+        return
     document = ls.session.document(params.text_document.uri)
     if document is None:
         return
@@ -48,9 +59,13 @@ def did_save(ls: TorchwiseServer, params: lsp.DidSaveTextDocumentParams) -> None
     document = ls.session.document(params.text_document.uri)
     if document is not None:
         ls.session.saved(document)
+    elif params.text_document.uri in ls.session.files and not ls.session.client.watches_files:
+        start_over(ls)
 
 
 def did_close(ls: TorchwiseServer, params: lsp.DidCloseTextDocumentParams) -> None:
+    if ls.session.files.pop(params.text_document.uri, None) is not None:
+        return
     document = ls.session.close(params.text_document.uri)
     if document is not None:
         clear(ls, document.uris)
@@ -103,12 +118,17 @@ def _cells(items: Iterable[lsp.TextDocumentItem]) -> dict[str, Cell]:
 
 def _change_cell(notebook: OpenNotebook, item: lsp.NotebookDocumentCellContentChanges, units: Units) -> None:
     cell = notebook.cell(item.document.uri)
-    if cell is None:
-        return
-    for event in item.changes:
-        change = change_from(event, cell.text.line, units)
+    if cell is not None:
+        _change(cell, item.changes, units)
+        cell.version = item.document.version
+
+
+def _change(
+    target: Cell | OpenFile, events: Iterable[lsp.TextDocumentContentChangeEvent], units: Units
+) -> None:
+    for event in events:
+        change = change_from(event, target.text.line, units)
         if isinstance(change, str):
-            cell.text = Text(change)
+            target.text = Text(change)
         else:
-            cell.text.apply(change)
-    cell.version = item.document.version
+            target.text.apply(change)

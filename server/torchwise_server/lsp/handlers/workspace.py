@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from pathlib import Path
 
 from lsprotocol import types as lsp
 
+from torchwise_server.lsp import project_file
 from torchwise_server.lsp.analysis import Answer, Failure, Started
+from torchwise_server.lsp.convert import path_of
 from torchwise_server.lsp.documents import Checked, Estimated, OpenDocument
-from torchwise_server.lsp.handlers import contained, contained_async
-from torchwise_server.lsp.handlers.diagnostics import push
-from torchwise_server.lsp.handlers.lens import refresh
+from torchwise_server.lsp.handlers import contained, contained_async, hints, lens
+from torchwise_server.lsp.handlers.diagnostics import push, start_over
 from torchwise_server.lsp.options import EditorOptions, read_options, table_of
 from torchwise_server.lsp.progress import LongWork
 from torchwise_server.lsp.server import TorchwiseServer
@@ -19,7 +21,7 @@ from torchwise_server.lsp.session import Client
 
 logger = logging.getLogger(__name__)
 
-_WATCHED = "**/{pyproject.toml,*.py}"
+_WATCHED = "**/{pyproject.toml,*.py,*.json,*.yaml,*.yml}"
 
 
 def register(server: TorchwiseServer) -> None:
@@ -56,12 +58,35 @@ async def did_change_configuration(ls: TorchwiseServer, params: lsp.DidChangeCon
     sent = table_of(params.settings)
     if sent is not None:
         ls.session.configure(_read(ls, sent.get("torchwise", sent)), {})
-        _start_over(ls)
+        start_over(ls)
 
 
 def did_change_watched_files(ls: TorchwiseServer, params: lsp.DidChangeWatchedFilesParams) -> None:
-    if any(ls.session.document(change.uri) is None for change in params.changes):
-        _start_over(ls)
+    if any(_matters(ls, change.uri) for change in params.changes):
+        start_over(ls)
+
+
+def _matters(ls: TorchwiseServer, uri: str) -> bool:
+    """Whether an answer may depend on a file that changed on disk.
+
+    Python files may be imported. A configuration file (of Hugging Face, Hydra, ...) matters where an estimate
+    read it or an open document names it or its folder: training runs write many files of that kind.
+    """
+    path = Path(path_of(uri))
+    if path.name == project_file.NAME:
+        return True
+    if ls.session.document(uri) is not None:  # what is open counts as it is in the editor
+        return False
+    if path.suffix == ".py":
+        return True
+    for document in ls.session.documents():
+        estimates = document.estimated.estimates if document.estimated else ()
+        if any(str(path) in estimate.read_files for estimate in estimates):
+            return True
+        text = str(document.text)
+        if path.stem in text or (path.parent.name and path.parent.name in text):
+            return True
+    return False
 
 
 async def did_change_folders(ls: TorchwiseServer, params: lsp.DidChangeWorkspaceFoldersParams) -> None:
@@ -83,7 +108,8 @@ def _answers(ls: TorchwiseServer) -> Callable[[OpenDocument, Answer], None]:
         if isinstance(answer, Checked) and not ls.session.client.pulls_diagnostics:
             push(ls, document)
         elif isinstance(answer, Estimated):
-            refresh(ls, document)
+            lens.refresh(ls, document)
+            hints.refresh(ls, document)
         for failure in [answer.message] if isinstance(answer, Failure) else _failures(answer):
             if ls.session.is_first_complaint(failure):
                 ls.say(lsp.MessageType.Error, f"{document.uri}: {failure}")
@@ -110,7 +136,7 @@ async def _fetch_options(ls: TorchwiseServer) -> None:
     by_folder = dict(zip(ls.session.folders, options[1:], strict=False))
     ls.session.configure(options[0], by_folder)
     if before != (ls.session.options, ls.session.folder_options):
-        _start_over(ls)
+        start_over(ls)
 
 
 def _read(ls: TorchwiseServer, table: object) -> EditorOptions:
@@ -118,12 +144,6 @@ def _read(ls: TorchwiseServer, table: object) -> EditorOptions:
     for problem in problems:
         ls.say(lsp.MessageType.Warning, problem)
     return options
-
-
-def _start_over(ls: TorchwiseServer) -> None:
-    ls.session.reload()
-    if ls.session.client.pulls_diagnostics and ls.session.client.refreshes_diagnostics:
-        ls.workspace_diagnostic_refresh(None)
 
 
 async def _register_watchers(ls: TorchwiseServer) -> None:
