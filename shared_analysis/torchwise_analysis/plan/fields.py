@@ -38,6 +38,9 @@ def read_plan(it: Interpreter, measured: list[Measured]) -> dict[str, PlanField]
     if "optimizer" in met:
         name, origin = met["optimizer"]
         plan["optimizer"] = PlanField(str(name), Source.READ, origin)
+    elif "updates" in met:
+        name, origin = met["updates"]
+        plan["optimizer"] = PlanField(str(name), Source.READ, origin)
     training = next((m for m in measured if m.kind is Kind.TRAINING), None)
     if training is not None:
         plan["accumulation"] = PlanField(training.window, Source.READ, training.origin)

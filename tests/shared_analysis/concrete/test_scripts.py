@@ -31,7 +31,7 @@ x = torch.randn(batch, width, device="cuda")
 
 
 def report(folder: Path, script: str, **files: str) -> EstimateReport:
-    """The estimate for main.py beside further files; in their names `__` stands for `/`, `_dot_` for a dot."""
+    """The estimate for main.py beside further files; in names `__` is `/` and `_dot_` a dot."""
     for name, content in files.items():
         path = folder / name.replace("__", "/").replace("_dot_", ".")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -457,3 +457,23 @@ def test_a_script_that_leaves_early_says_where(tmp_path: Path) -> None:
 def test_messages_hold_no_absolute_path(tmp_path: Path) -> None:
     script = f"import os\nraise ValueError(os.path.abspath('{tmp_path}/data/x'))\n"
     assert message(tmp_path, script) == "the script would raise ValueError: data/x"
+
+
+# --------------------------------------------------------------------------- loops without an optimizer
+
+
+def test_weights_changed_in_place_after_a_backward_are_a_step(tmp_path: Path) -> None:
+    script = """
+import torch
+from torch import nn
+model = nn.Linear(64, 10).cuda()
+for _ in range(8):
+    model.zero_grad()
+    model(torch.randn(16, 64, device="cuda")).sum().backward()
+    for p in model.parameters():
+        p.data.add_(p.grad, alpha=-0.1)
+"""
+    found = estimate(tmp_path, script)
+    assert (found.kind.value, found.origin.line) == ("training", 5)
+    assert found.plan["optimizer"].value == "in place, without an optimizer"
+    assert found.breakdown["optimizer"] == 0

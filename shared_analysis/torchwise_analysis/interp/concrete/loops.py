@@ -55,6 +55,8 @@ class Loops:
         self.steps = 0
         self.calls = 0
         self.backwards = 0
+        # the backward pass whose gradients a script without an optimizer has used last
+        self.updated = 0
         self.generations = 0
         self.measured: list[Measured] = []
         # loops between their first and their second step: what runs inside them is part of the measurement

@@ -56,6 +56,7 @@ from torchwise_memory.runtime.contexts import Autocast
 from torchwise_memory.runtime.device import Device, device_of
 from torchwise_memory.runtime.dtypes import DTYPES, DType, bfloat16
 from torchwise_memory.runtime.errors import Unsupported
+from torchwise_memory.runtime.ledger import StorageKind
 from torchwise_memory.runtime.storage import Storage
 from torchwise_memory.runtime.tensor import Parameter, Size, Tensor, set_data, values_of
 from torchwise_memory.runtime.unknown import UnknownItems, UnknownScalar
@@ -76,6 +77,9 @@ _HARMLESS = frozenset(
 _MAKERS = frozenset(
     {"torch.tensor", "torch.as_tensor", "torch.from_numpy", "torch.stack", "torch.cat", "torch.asarray"}
 )
+
+# Methods by which a script that has no optimizer changes its weights.
+_UPDATES = frozenset(f"torch.Tensor.{name}" for name in ("add_", "sub_", "copy_", "addcdiv_"))
 
 _COMPANIONS = (GradScaler, Scheduler)
 _CLASS_OF_HOST = {native.host: name for name, native in CLASSES.items()}
@@ -450,11 +454,24 @@ class Library:
             if not (n in _HARMLESS and isinstance(v, (Unknown, Opaque)))
         }
         result = function.invoke(self.it.world, given, named)
+        if function.name in _UPDATES and isinstance(result, Tensor):
+            self._note_update(result)
         if isinstance(result, Tensor) and self.it.module_depth == 0:
             self._note_extents(result, args, keywords)
             if function.name in ("torch.ones", "torch.ones_like"):
                 self.ones.add(result.storage)
         return from_runtime(self.it, result)
+
+    def _note_update(self, weight: Tensor) -> None:
+        """A script without an optimizer steps when it first changes a weight after a backward pass."""
+        loops = self.it.loops
+        record = weight.storage.record
+        if "optimizer" in self.met or loops.backwards == loops.updated or record is None:
+            return
+        if record.kind is StorageKind.WEIGHTS:
+            loops.updated = loops.backwards
+            loops.steps += 1
+            self.met.setdefault("updates", ("in place, without an optimizer", self.it.origin()))
 
     def _unread(self, args: list[Value]) -> Unknown | None:
         """A tensor made of data that is not known, outside of a model: nothing is known of it."""
