@@ -1,0 +1,477 @@
+"""scheduler-wrong-cadence: a schedule planned in batches moves once per epoch, or the other way round."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torchwise_analysis.findings import Evidence, Fix, Place, Safety, Severity
+from torchwise_analysis.fixes import SourceFile
+from torchwise_analysis.interp.abstract.events import (
+    Configured,
+    LoopEntered,
+    Prepared,
+    SchedulerBuilt,
+    SchedulerStep,
+    Step,
+)
+from torchwise_analysis.interp.abstract.loops import LoopKind
+from torchwise_analysis.interp.abstract.trace import Trace
+from torchwise_analysis.interp.abstract.values import Const, Kind, Obj, Unknown, Value, alternatives
+from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
+from torchwise_analysis.rules._reading import called, distinct, grade, step
+
+WRONG = """
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import OneCycleLR
+
+model = nn.Linear(12, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def train(loader, epochs):
+    schedule = OneCycleLR(optimizer, max_lr=0.4, epochs=epochs, steps_per_epoch=len(loader))
+    for epoch in range(epochs):
+        for x, y in loader:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        schedule.step()
+        ^^^^^^^^^^^^^^^ scheduler-wrong-cadence error certain
+"""
+
+RIGHT = """
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import OneCycleLR
+
+model = nn.Linear(12, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def train(loader, epochs):
+    schedule = OneCycleLR(optimizer, max_lr=0.4, epochs=epochs, steps_per_epoch=len(loader))
+    for epoch in range(epochs):
+        for x, y in loader:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+            schedule.step()
+"""
+
+RULE = Rule(
+    code="TW701",
+    name="scheduler-wrong-cadence",
+    category=Category.DATA,
+    severity=Severity.ERROR,
+    claim="A learning-rate schedule is planned in one unit, batches or epochs, and stepped in the other.",
+    cost=(
+        "Planned for 1,000 batches and stepped for 10 epochs, a one-cycle schedule ends at 0.017 of a "
+        "maximum of 0.4: the whole run stays in the warm-up. The other way round a decay meant for an epoch "
+        "happens at every batch, and the rate is gone before the first epoch ends. The loss curve looks like "
+        "a badly chosen learning rate."
+    ),
+    wrong=Example("Planned per batch, stepped per epoch", WRONG),
+    right=Example("Stepped with the optimizer", RIGHT),
+    silent=(
+        "the unit of the plan cannot be read from the constructor",
+        "a horizon of all batches with a step per batch, or of epochs with a step per epoch",
+        "the step stands under a test of its own (every n-th batch)",
+        "Accelerate prepared the scheduler: it steps with the processes",
+        "Lightning's dictionary says `interval`, or manual optimisation steps it",
+        "warm restarts and plateau schedules, whose unit is a choice",
+    ),
+    grading=(
+        "Always an error. Certain when the constructor names the unit (`steps_per_epoch`, the length of the "
+        "loader, the Trainer's number of batches); likely when the unit follows from numbers: a horizon that "
+        "equals the number of epochs, or a decay that leaves nothing after 1,000 batches."
+    ),
+    fix=(
+        "Advice only: move the step to the loop of the unit, or plan in the other unit. For Lightning return "
+        'a dictionary with `"interval": "step"`.'
+    ),
+    references=(
+        Reference(
+            "torch.optim: how to adjust learning rate",
+            "https://docs.pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate",
+        ),
+        Reference(
+            "OneCycleLR",
+            "https://docs.pytorch.org/docs/stable/generated/torch.optim.lr_scheduler.OneCycleLR.html",
+        ),
+        Reference(
+            "espnet/espnet#3319: fix a bug in OneCycleLR and CyclicLR",
+            "https://github.com/espnet/espnet/pull/3319",
+        ),
+        Reference(
+            "ScrollPrize/villa#1495: schedulers given an epoch count as their horizon",
+            "https://github.com/ScrollPrize/villa/pull/1495",
+        ),
+    ),
+    examples=(
+        Example(
+            "A decay for epochs at every batch",
+            """
+import torch
+from torch import nn
+
+model = nn.Linear(12, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+schedule = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.85)
+
+
+def train(loader, epochs):
+    for epoch in range(epochs):
+        for x, y in loader:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+            schedule.step()
+            ^^^^^^^^^^^^^^^ scheduler-wrong-cadence error likely
+""",
+        ),
+        Example(
+            "A cosine over epochs, stepped per batch",
+            """
+import torch
+from torch import nn
+
+model = nn.Linear(12, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def train(loader):
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=90)
+    for epoch in range(90):
+        for x, y in loader:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+            schedule.step()
+            ^^^^^^^^^^^^^^^ scheduler-wrong-cadence error likely
+""",
+        ),
+        Example(
+            "Lightning steps once per epoch unless told otherwise",
+            """
+import lightning as L
+import torch
+from torch import nn
+from torch.optim import lr_scheduler
+
+
+class Model(L.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(12, 4)
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        return nn.functional.cross_entropy(self.net(x), y)
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.AdamW(self.parameters())
+        total = self.trainer.estimated_stepping_batches
+        schedule = lr_scheduler.OneCycleLR(optimizer, max_lr=1e-3, total_steps=total)
+                   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ scheduler-wrong-cadence
+        return [optimizer], [schedule]
+""",
+        ),
+        Example(
+            "Lightning with its interval",
+            """
+import lightning as L
+import torch
+from torch import nn
+
+
+class Model(L.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(12, 4)
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        return nn.functional.cross_entropy(self.net(x), y)
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.AdamW(self.parameters())
+        total = self.trainer.estimated_stepping_batches
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1e-3, total_steps=total)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+""",
+        ),
+        Example(
+            "Units that fit",
+            """
+import torch
+from torch import nn
+from torch.optim import lr_scheduler
+
+model = nn.Linear(12, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def train(loader, epochs):
+    by_batch = lr_scheduler.CosineAnnealingLR(optimizer, T_max=epochs * len(loader))
+    by_epoch = lr_scheduler.MultiStepLR(optimizer, milestones=[3, 6], gamma=0.1)
+    for epoch in range(epochs):
+        for x, y in loader:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+            by_batch.step()
+        by_epoch.step()
+""",
+        ),
+        Example(
+            "A decay behind a test of its own, and a slow one per batch",
+            """
+import torch
+from torch import nn
+from torch.optim import lr_scheduler
+
+model = nn.Linear(12, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+coarse = lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
+slow = lr_scheduler.ExponentialLR(optimizer, gamma=0.9999)
+
+
+def train(loader, epochs):
+    seen = 0
+    for epoch in range(epochs):
+        for x, y in loader:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+            slow.step()
+            seen += 1
+            if seen % 5000 == 0:
+                coarse.step()
+""",
+        ),
+    ),
+)
+
+# A schedule that leaves less than this after a thousand steps was not planned for batches.
+_NOTHING_LEFT = 1e-6
+_MANY_BATCHES = 1000
+_HORIZONS = ("total_steps", "T_max", "total_iters", "num_training_steps", "num_warmup_steps", "max_iters")
+_BATCH_WORDS = ("len(", "stepping_batches", "num_training_batches")
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """Why a schedule counts in a unit, in words, and whether only numbers say so."""
+
+    reason: str
+    belief: bool = False
+
+
+def detect(trace: Trace) -> Iterator[Hit]:
+    managed = {thing.id for event in trace.of(Prepared) for thing in event.objects}
+    for built in trace.of(SchedulerBuilt):
+        scheduler = built.scheduler
+        if scheduler.id in managed or scheduler.id in trace.escaped:
+            continue
+        moves = [move for move in trace.of(SchedulerStep) if move.scheduler.id == scheduler.id]
+        steps = [
+            one for one in trace.steps if built.optimizer is None or one.optimizer.id == built.optimizer.id
+        ]
+        by_batch = _batch_plan(scheduler)
+        if by_batch is not None and moves and _all_too_rare(moves, steps):
+            yield _rare(built, by_batch, moves[0], steps)
+        elif by_batch is None:
+            yield from _too_often(trace, built, moves, steps)
+    for configured in trace.of(Configured):
+        if configured.hook == "configure_optimizers":
+            yield from _of_lightning(trace, configured)
+
+
+# --------------------------------------------------------------------------- planned in batches
+
+
+def _batch_plan(scheduler: Obj) -> _Plan | None:
+    last = scheduler.type_name.rpartition(".")[2]
+    arguments = scheduler.arguments
+    if last == "OneCycleLR" and arguments.get("steps_per_epoch", 4) is not None:
+        return _Plan("its length is epochs times `steps_per_epoch`, in batches")
+    if last == "CyclicLR":
+        return _Plan("its cycle is counted in batches", belief=True)
+    for name, value in arguments.keywords:
+        if name in _HORIZONS and _counts_batches(value):
+            return _Plan(f"`{name}` counts batches")
+    if last in ("OneCycleLR", "CosineAnnealingLR") and len(arguments.positional) > 1:
+        position = 2 if last == "OneCycleLR" else 1
+        given = arguments.get("", position)
+        if given is not None and _counts_batches(given):
+            return _Plan("its length counts batches")
+    return None
+
+
+def _counts_batches(value: Value) -> bool:
+    symbols = [v.symbol or "" for v in alternatives(value) if isinstance(v, (Unknown, Obj))]
+    return any(word in symbol for symbol in symbols for word in _BATCH_WORDS)
+
+
+def _all_too_rare(moves: list[SchedulerStep], steps: list[Step]) -> bool:
+    """Every move stands outside of the loop over batches in which the optimizer steps."""
+    deep = max(steps, key=lambda one: len(one.loops), default=None)
+    if deep is None or not deep.loops or deep.loops[-1].loop.kind is not LoopKind.BATCHES:
+        return False
+    places = [turn.loop.place for turn in deep.loops]
+    for move in moves:
+        around = [turn.loop.place for turn in move.loops]
+        if not around or len(around) >= len(places) or around != places[: len(around)]:
+            return False
+    return not moves[0].loops[-1].loop.is_call
+
+
+def _rare(built: SchedulerBuilt, plan: _Plan, move: SchedulerStep, steps: list[Step]) -> Hit:
+    deep = max(steps, key=lambda one: len(one.loops))
+    links = [*step(built.place, plan.reason)]
+    links += [Evidence(move.place, "it moves once per epoch here")]
+    links += step(deep.place, "while the optimizer steps for each batch")
+    return _hit(
+        move.place,
+        plan,
+        f"{called(built.scheduler, 'the schedule')} is planned in batches and stepped once per epoch: it "
+        "hardly moves and ends in its first part. Step it with the optimizer.",
+        links,
+        built.scheduler,
+    )
+
+
+# --------------------------------------------------------------------------- planned in epochs
+
+
+def _too_often(
+    trace: Trace, built: SchedulerBuilt, moves: list[SchedulerStep], steps: list[Step]
+) -> Iterator[Hit]:
+    for move in moves:
+        beside = next((s for s in steps if s.loops == move.loops), None)
+        if beside is None or len(move.loops) < 2 or move.loops[-1].loop.kind is not LoopKind.BATCHES:
+            continue
+        if move.loops[-2].loop.is_call or not _under_same_tests(move, beside):
+            continue
+        plan = _epoch_plan(trace, built.scheduler, move.loops[-2].loop.place)
+        if plan is not None:
+            links = [*step(built.place, plan.reason), Evidence(move.place, "it moves for each batch here")]
+            yield _hit(
+                move.place,
+                plan,
+                f"{called(built.scheduler, 'the schedule')} is planned in epochs and stepped for each batch: "
+                "the learning rate runs through its whole schedule within an epoch. Step it once per epoch.",
+                links,
+                built.scheduler,
+            )
+        return
+
+
+def _under_same_tests(move: SchedulerStep, one: Step) -> bool:
+    return {g.place for g in move.scene.guards} <= {g.place for g in one.scene.guards}
+
+
+def _epoch_plan(trace: Trace, scheduler: Obj, epochs: Place) -> _Plan | None:
+    last = scheduler.type_name.rpartition(".")[2]
+    arguments = scheduler.arguments
+    if last in ("StepLR", "ExponentialLR"):
+        size = 1 if last == "ExponentialLR" else _number(arguments.get("step_size", 1))
+        gamma = _number(arguments.get("gamma", 1 if last == "ExponentialLR" else 2))
+        gamma = 0.1 if gamma is None and last == "StepLR" else gamma
+        if size and gamma and 0 < gamma < 1 and gamma ** (_MANY_BATCHES / size) < _NOTHING_LEFT:
+            return _Plan(f"it leaves nothing of the learning rate after {_MANY_BATCHES:,} moves", belief=True)
+    if last == "CosineAnnealingLR":
+        horizon, count = arguments.get("T_max", 1), _count_of(trace, epochs)
+        if horizon is not None and count is not None and _equal(horizon, count):
+            return _Plan("its length is the number of epochs", belief=True)
+    return None
+
+
+def _number(value: Value | None) -> float | None:
+    is_number = isinstance(value, Const) and isinstance(value.value, (int, float))
+    return float(value.value) if is_number and isinstance(value, Const) else None  # type: ignore[arg-type]
+
+
+def _count_of(trace: Trace, loop: Place) -> Value | None:
+    """How often a loop over `range(n)` runs."""
+    for entered in trace.of(LoopEntered):
+        if entered.loop_place == loop:
+            over = entered.over
+            if isinstance(over, Const) and isinstance(over.value, range):
+                return Const(None, len(over.value))
+            if isinstance(over, Obj) and over.kind is Kind.ITERATOR:
+                counts = [trait for trait in over.traits if trait.startswith("count:")]
+                if counts:
+                    return Const(None, int(counts[0].removeprefix("count:")))
+                return over.over[0] if len(over.over) == 1 else None
+    return None
+
+
+def _equal(first: Value, second: Value) -> bool:
+    if isinstance(first, Const) and isinstance(second, Const):
+        return first.value == second.value
+    # an unknown thing of the caller's is no proof: what is computed from it may be taken for the same
+    if isinstance(first, Unknown) and isinstance(second, Unknown):
+        return first.symbol is not None and first.symbol == second.symbol and first.offset == second.offset
+    return False
+
+
+# --------------------------------------------------------------------------- lightning
+
+
+def _of_lightning(trace: Trace, configured: Configured) -> Iterator[Hit]:
+    if configured.owner.cls is None or not configured.scene.entry.framework.startswith("lightning"):
+        return
+    for scheduler in _schedulers_without_interval(trace, configured.value):
+        plan = _batch_plan(scheduler)
+        if plan is None or scheduler.place is None or _is_stepped(trace, scheduler):
+            continue
+        links = [Evidence(scheduler.place, plan.reason)]
+        links += step(configured.place, "returned without an interval: Lightning steps it once per epoch")
+        yield _hit(
+            scheduler.place,
+            plan,
+            f"{called(scheduler, 'the schedule')} is planned in batches, but Lightning steps it once per "
+            'epoch. Return {"scheduler": ..., "interval": "step"}.',
+            links,
+            scheduler,
+        )
+
+
+def _is_stepped(trace: Trace, scheduler: Obj) -> bool:
+    return any(move.scheduler.id == scheduler.id for move in trace.of(SchedulerStep))
+
+
+def _schedulers_without_interval(trace: Trace, value: Value, depth: int = 0) -> Iterator[Obj]:
+    for member in alternatives(value):
+        if not isinstance(member, Obj):
+            continue
+        if member.kind is Kind.SCHEDULER:
+            yield member
+        elif member.kind is Kind.DICT and depth < 4:
+            keyed = trace.facts.get(("d", member.id))
+            if isinstance(keyed, dict) and "interval" in keyed:
+                continue
+            for inner in trace.items(member.id):
+                yield from _schedulers_without_interval(trace, inner, depth + 1)
+        elif member.kind in (Kind.LIST, Kind.TUPLE) and depth < 4:
+            for inner in trace.items(member.id):
+                yield from _schedulers_without_interval(trace, inner, depth + 1)
+
+
+def _hit(place: Place, plan: _Plan, message: str, links: list[Evidence], scheduler: Obj) -> Hit:
+    return Hit(
+        place,
+        Severity.ERROR,
+        grade(int(plan.belief)),
+        message,
+        distinct(links),
+        frozenset({("scheduler", scheduler.id)}),
+        None,
+    )
+
+
+def fixes(hit: Hit, file: SourceFile) -> Iterator[Fix]:  # noqa: ARG001 - the signature of BuildFixes
+    yield Fix("Step the schedule in the unit that it is planned in", Safety.ADVICE, ())
