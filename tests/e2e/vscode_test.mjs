@@ -1,5 +1,5 @@
 // node vscode_test.mjs: the product in VS Code as a person uses it; exit code 0 if every step passed.
-// CODE_SERVER, VSIX, PYTHON: what is tested. SHOTS: folder for the pictures. KEEP=1 leaves the profile.
+// CODE_SERVER, VSIX: what is tested. SHOTS: folder for the pictures. KEEP=1 leaves the profile.
 import fs from 'node:fs';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -14,7 +14,8 @@ const code = await start({
   code: need('CODE_SERVER'),
   vsix: need('VSIX'),
   workspace: path.join(here, '../editors/workspace'),
-  settings: { 'torchwise.interpreter': need('PYTHON'), 'torchwise.gpus': ['rtx-4090'] },
+  // no interpreter is chosen: the package brings its server, any Python on PATH runs it
+  settings: { 'torchwise.gpus': ['rtx-4090'] },
   keep: Boolean(process.env.KEEP),
 });
 const { page } = code;
@@ -67,6 +68,21 @@ async function pressUntil(key, locator) {
   throw new Error(`${key} showed nothing`);
 }
 
+const tab = (name) => page.locator('.tab', { hasText: name });
+
+async function palette(command) {
+  const input = page.locator('.quick-input-widget input').first();
+  await pressUntil('F1', input);
+  await input.fill(`>${command}`);
+  await page.locator('.quick-input-list-entry', { hasText: command.replace('torchwise: ', '') }).first().waitFor();
+  await page.keyboard.press('Enter');
+}
+
+async function close(name) {
+  await page.keyboard.press('Control+w');
+  await tab(name).waitFor({ state: 'detached' });
+}
+
 const menuItem = (title) => page.locator('.action-widget', { hasText: title });
 const FIX = /detach/;
 
@@ -113,6 +129,55 @@ try {
     await page.keyboard.press('Control+w');
     await page.locator('.tab', { hasText: /Memory\sof\strain\.py/ }).waitFor({ state: 'detached' });
   });
+  await step('evidence of the finding', async () => {
+    await token(/history\.append\(loss\)/, 'loss').click();
+    await palette('torchwise: Show the Evidence of the Finding Here');
+    await tab(/Evidence\sin\strain\.py/).waitFor();
+    await page.waitForTimeout(2500);
+    await shot('evidence.png');
+    await close(/Evidence\sin\strain\.py/);
+  });
+  await step('all findings', async () => {
+    await line(/history\.append\(loss\)/).click();
+    await palette('torchwise: Show All Findings, Also Uncertain Ones');
+    await tab(/Findings\sin\strain\.py/).waitFor();
+    await close(/Findings\sin\strain\.py/);
+  });
+  await step('a rule is picked and explained', async () => {
+    await line(/history\.append\(loss\)/).click();
+    await palette('torchwise: Explain a Rule');
+    await page.locator('.quick-input-list-entry', { hasText: /missing-zero-grad/ }).first().waitFor();
+    await shot('rules.png');
+    await page.keyboard.type('stuck-eval');
+    await page.keyboard.press('Enter');
+    await tab(/Rule\sstuck-eval-mode/).waitFor();
+    await close(/Rule\sstuck-eval-mode/);
+  });
+  await step('report copied', async () => {
+    await line(/history\.append\(loss\)/).click();
+    await palette('torchwise: Copy Report as Markdown');
+    await page.locator('.statusbar-item', { hasText: /report\scopied/ }).waitFor();
+  });
+  await step('inlay hints, switched on', async () => {
+    code.configure({ 'torchwise.inlayHints': true });
+    await line(/at\sthe\speak/).first().waitFor();
+    await page.waitForTimeout(300);
+    await shot('hints.png');
+    code.configure({});
+    await line(/at\sthe\speak/).first().waitFor({ state: 'detached' });
+  });
+  await step('another GPU is chosen', async () => {
+    await line(/history\.append\(loss\)/).click();
+    await palette('torchwise: Choose GPUs');
+    await page.locator('.quick-input-list-entry', { hasText: /rtx-4090/ }).first().waitFor();
+    await shot('gpus.png');
+    await page.keyboard.type('t4');
+    const row = page.locator('.quick-input-list-entry', { hasText: /^t4/ });
+    await row.locator('.quick-input-list-checkbox, input[type=checkbox], .monaco-custom-toggle').first().click();
+    await page.keyboard.press('Enter');
+    await page.locator('.codelens-decoration', { hasText: /T4/ }).waitFor();
+    await until(() => code.read('.vscode/settings.json').includes('t4'));
+  });
   await step('lightbulb offers the fix', async () => {
     await token(/history\.append\(loss\)/, 'loss').click();
     await pressUntil('Control+.', menuItem(FIX));
@@ -126,6 +191,17 @@ try {
     await page.keyboard.press('Control+s');
     await until(() => code.read('train.py').includes('history.append(loss.detach())\n'));
     await shot('7-fixed.png');
+  });
+  await step('rules are completed in a comment and in the settings', async () => {
+    await line(/history\.append\(loss\.detach\(\)\)/).click();
+    await page.keyboard.press('End');
+    await page.keyboard.type('  # torchwise: ignore[');
+    const suggestion = page.locator('.suggest-widget .monaco-list-row', { hasText: /retained-graph/ });
+    await pressUntil('Control+Space', suggestion.first());
+    await page.waitForTimeout(500);
+    await shot('completion.png');
+    await page.keyboard.press('Escape');
+    await page.keyboard.press('Control+z');
   });
   await step('notebook cell: squiggle and lens', async () => {
     await code.open('book.ipynb');

@@ -1,13 +1,15 @@
 // Starts the torchwise language server and shows what it answers. All analysis is in the server.
 import * as vscode from 'vscode';
 import { LanguageClient, LanguageClientOptions, ServerOptions, State } from 'vscode-languageclient/node';
-import { findInterpreter } from './interpreter';
+import { copyReport, middleware } from './commands';
+import { findInterpreter, launch } from './interpreter';
 import { Reports } from './reports';
 import { Status } from './status';
 
 const INSTALL = 'Copy Install Command';
 const SETTINGS = 'Choose Python';
 const OUTPUT = 'Show Output';
+const RESTARTING = ['torchwise.interpreter', 'torchwise.importStrategy'];
 
 let client: LanguageClient | undefined;
 
@@ -26,10 +28,12 @@ export async function activate(context: vscode.ExtensionContext): Promise<void> 
     reports,
     status,
     vscode.commands.registerCommand('torchwise.restart', restart),
+    vscode.commands.registerCommand('torchwise.copyReport', () => copyReport(() => client)),
     vscode.commands.registerCommand('torchwise.showOutput', () => output.show()),
     vscode.workspace.onDidGrantWorkspaceTrust(restart),
     vscode.workspace.onDidChangeConfiguration(async (event) => {
-      if (event.affectsConfiguration('torchwise.interpreter')) {
+      status.cards();
+      if (RESTARTING.some((setting) => event.affectsConfiguration(setting))) {
         await restart();
       }
     }),
@@ -50,10 +54,11 @@ async function start(
   status.starting();
   await client?.dispose();
   client = undefined;
-  const interpreter = await findInterpreter(launcher, (line) => output.warn(line));
+  const { interpreter, problems } = await findInterpreter(launcher);
+  problems.forEach((problem) => output.warn(problem));
   if (!interpreter) {
-    status.failed('no Python with torchwise was found');
-    void askForInstallation(output);
+    status.failed(problems.at(0) ?? 'no Python was found');
+    void askForInstallation(output, problems);
     return;
   }
   output.info(`starting ${interpreter.python} (${interpreter.source})`);
@@ -80,8 +85,7 @@ async function start(
 }
 
 function server(python: string, launcher: string): ServerOptions {
-  // -I: neither PYTHONPATH nor the workspace can put a module in the server's way
-  return { command: python, args: ['-I', launcher, '--stdio'] };
+  return { command: python, args: [...launch(launcher), '--stdio'] };
 }
 
 function options(reports: Reports): LanguageClientOptions {
@@ -91,61 +95,22 @@ function options(reports: Reports): LanguageClientOptions {
       { scheme: 'untitled', language: 'python' },
       // cells: the notebook sync feature takes them over from plain text sync
       { notebook: 'jupyter-notebook', language: 'python' },
+      // completion and help in [tool.torchwise], whatever language its editor calls it
+      { scheme: 'file', pattern: '**/pyproject.toml' },
     ],
     initializationOptions: { clientShowsReports: true },
-    middleware: {
-      executeCommand: async (command, args, next) => {
-        const asked = await withArguments(command, args);
-        if (!asked) {
-          return;
-        }
-        const answer: unknown = await next(command, asked);
-        if (typeof answer === 'string' && answer) {
-          await reports.show(title(command, asked), withoutLinks(answer));
-        }
-        return answer;
-      },
-    },
+    middleware: middleware(reports, () => client),
   };
 }
 
-/** Commands from the palette come without arguments. */
-async function withArguments(command: string, args: unknown[]): Promise<unknown[] | undefined> {
-  if (command === 'torchwise.showMemoryReport' && typeof args[0] !== 'string') {
-    const uri = vscode.window.activeTextEditor?.document.uri;
-    return uri ? [uri.toString()] : undefined;
-  }
-  if (command === 'torchwise.explainRule' && typeof args[0] !== 'string') {
-    const rule = await vscode.window.showInputBox({
-      title: 'torchwise: explain a rule',
-      placeHolder: 'retained-graph or TW101',
-    });
-    return rule ? [rule.trim()] : undefined;
-  }
-  return command === 'torchwise.showMemoryReport' || command === 'torchwise.explainRule' ? [args[0]] : [];
-}
-
-function title(command: string, args: unknown[]): string {
-  const subject = String(args[0] ?? '').split('/').at(-1);
-  switch (command) {
-    case 'torchwise.showMemoryReport':
-      return `Memory of ${decodeURIComponent(subject ?? '')}`;
-    case 'torchwise.explainRule':
-      return `Rule ${subject}`;
-    default:
-      return 'torchwise statistics';
-  }
-}
-
-/** The Markdown preview refuses links to files; their texts name the place already. */
-function withoutLinks(markdown: string): string {
-  return markdown.replace(/\[([^\]]+)\]\((?:file|vscode-notebook-cell|untitled):[^)]*\)/g, '$1');
-}
-
-async function askForInstallation(output: vscode.LogOutputChannel): Promise<void> {
+async function askForInstallation(output: vscode.LogOutputChannel, problems: readonly string[]): Promise<void> {
+  const isMissing = problems.some((problem) => problem.includes('not installed'));
   const chosen = await vscode.window.showWarningMessage(
-    'torchwise needs a Python 3.10 or newer that has it: run "pip install torchwise", or choose one that does.',
-    INSTALL,
+    `torchwise is not running: ${problems.at(0) ?? 'no Python was found'}. ` +
+      (isMissing
+        ? 'Run "pip install torchwise" there, or choose a Python that has it.'
+        : 'Choose a Python 3.10 or newer.'),
+    ...(isMissing ? [INSTALL] : []),
     SETTINGS,
     OUTPUT,
   );

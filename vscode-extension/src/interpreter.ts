@@ -17,19 +17,33 @@ interface PythonExtension {
   environments?: { getActiveEnvironmentPath(resource?: vscode.Uri): { path: string } };
 }
 
-/** The first candidate that can start the server; undefined if there is none. */
-export async function findInterpreter(
-  launcher: string,
-  log: (line: string) => void,
-): Promise<Interpreter | undefined> {
-  for (const candidate of await candidates()) {
-    const problem = await cannotServe(candidate.python, launcher);
+export interface Search {
+  /** The first candidate that can start the server. */
+  readonly interpreter?: Interpreter;
+  /** What is wrong with those before it. */
+  readonly problems: readonly string[];
+}
+
+export async function findInterpreter(launcher: string): Promise<Search> {
+  const problems: string[] = [];
+  for (const interpreter of await candidates()) {
+    const problem = await cannotServe(interpreter.python, launcher);
     if (problem === undefined) {
-      return candidate;
+      return { interpreter, problems };
     }
-    log(`${candidate.python} (${candidate.source}): ${problem}`);
+    problems.push(`${problem} (${interpreter.source})`);
   }
-  return undefined;
+  return { problems };
+}
+
+/** Whether the torchwise that came with the extension is to run. */
+function isBundled(): boolean {
+  return vscode.workspace.getConfiguration('torchwise').get('importStrategy') !== 'fromEnvironment';
+}
+
+/** What follows the name of the Python. -I: neither PYTHONPATH nor the workspace can put a module in the way. */
+export function launch(launcher: string): string[] {
+  return ['-I', launcher, ...(isBundled() ? [] : ['--from-environment'])];
 }
 
 async function candidates(): Promise<Interpreter[]> {
@@ -72,7 +86,7 @@ function resolve(python: string): string {
 async function cannotServe(python: string, launcher: string): Promise<string | undefined> {
   try {
     // in the launcher's folder, so that a relative `python` of the workspace is never meant
-    await run(python, ['-I', launcher, '--help'], { timeout: 20_000, cwd: path.dirname(launcher) });
+    await run(python, [...launch(launcher), '--help'], { timeout: 20_000, cwd: path.dirname(launcher) });
     return undefined;
   } catch (error) {
     const { stderr, message } = error as { stderr?: string; message: string };

@@ -27,8 +27,19 @@ _OF_THE_EXTENSION: dict[str, dict[str, object]] = {
         "type": "string",
         "default": "",
         "scope": "machine-overridable",
-        "markdownDescription": "Python 3.10 or newer that runs the server. Empty: the selected environment "
-        "if it has torchwise, else the one on `PATH`. The analysed code needs none.",
+        "markdownDescription": "Python 3.10 or newer that runs the server. Empty: the selected environment, "
+        "else the one on `PATH`. The analysed code needs none.",
+    },
+    "torchwise.importStrategy": {
+        "type": "string",
+        "enum": ["useBundled", "fromEnvironment"],
+        "enumDescriptions": [
+            "The torchwise that came with the extension; no environment needs it.",
+            "The torchwise that is installed for the chosen Python, to have the same version as elsewhere.",
+        ],
+        "default": "useBundled",
+        "scope": "machine-overridable",
+        "description": "Which torchwise runs.",
     },
     "torchwise.trace.server": {
         "type": "string",

@@ -1,0 +1,137 @@
+// Commands of the server that the palette offers: what they need is asked here, what they answer is shown here.
+import * as vscode from 'vscode';
+import { ExecuteCommandRequest, LanguageClient, Middleware } from 'vscode-languageclient/node';
+import { Reports } from './reports';
+
+interface Card {
+  readonly name: string;
+  readonly title: string;
+  readonly summary: string;
+}
+
+interface Rule {
+  readonly name: string;
+  readonly code: string;
+  readonly claim: string;
+}
+
+type Ask = (command: string, ...args: unknown[]) => Promise<unknown>;
+
+/** Completes commands that come without arguments, and shows the Markdown that comes back. */
+export function middleware(reports: Reports, current: () => LanguageClient | undefined): Middleware {
+  const ask = asking(current);
+  return {
+    executeCommand: async (command, args, next) => {
+      if (command === 'torchwise.chooseGpus' && args.length === 0) {
+        await chooseGpus(ask);
+        return;
+      }
+      const complete = await withArguments(command, args, ask);
+      if (!complete) {
+        return;
+      }
+      const answer: unknown = await next(command, complete);
+      const title = typeof answer === 'string' && answer ? titleOf(command, complete) : undefined;
+      if (title) {
+        await reports.show(title, withoutLinks(answer as string));
+      }
+      return answer;
+    },
+  };
+}
+
+/** Findings and memory of the active file, for an issue or a pull request. */
+export async function copyReport(current: () => LanguageClient | undefined): Promise<void> {
+  const uri = vscode.window.activeTextEditor?.document.uri.toString();
+  const report = uri ? await asking(current)('torchwise.reportAsMarkdown', uri) : undefined;
+  if (typeof report === 'string' && report) {
+    await vscode.env.clipboard.writeText(report);
+    vscode.window.setStatusBarMessage('$(clippy) torchwise: report copied', 4000);
+  }
+}
+
+function asking(current: () => LanguageClient | undefined): Ask {
+  return async (command, ...args) =>
+    current()?.sendRequest(ExecuteCommandRequest.type, { command, arguments: args });
+}
+
+/** Commands from the palette come without arguments; undefined: the user thought better of it. */
+async function withArguments(command: string, args: unknown[], ask: Ask): Promise<unknown[] | undefined> {
+  const editor = vscode.window.activeTextEditor;
+  switch (command) {
+    case 'torchwise.showMemoryReport':
+    case 'torchwise.showAllFindings': {
+      const uri = typeof args[0] === 'string' ? args[0] : editor?.document.uri.toString();
+      return uri ? [uri] : undefined;
+    }
+    case 'torchwise.showEvidence': {
+      if (typeof args[0] === 'string') {
+        return args;
+      }
+      const place = editor?.selection.active;
+      return editor && place ? [editor.document.uri.toString(), place.line, place.character] : undefined;
+    }
+    case 'torchwise.explainRule': {
+      const rule = typeof args[0] === 'string' ? args[0] : await pickRule(ask);
+      return rule ? [rule] : undefined;
+    }
+    case 'torchwise.chooseGpus':
+    case 'torchwise.reportAsMarkdown':
+      return args;
+    default:
+      return [];
+  }
+}
+
+async function pickRule(ask: Ask): Promise<string | undefined> {
+  const rules = (await ask('torchwise.listRules')) as Rule[] | undefined;
+  const items = (rules ?? []).map((rule) => ({ label: rule.name, description: rule.code, detail: rule.claim }));
+  const options = { title: 'torchwise: explain a rule', matchOnDescription: true, matchOnDetail: true };
+  return (await vscode.window.showQuickPick(items, options))?.label;
+}
+
+/** The choice goes to the settings of the workspace, where everybody looks for it. */
+async function chooseGpus(ask: Ask): Promise<void> {
+  const cards = (await ask('torchwise.listGpus')) as Card[] | undefined;
+  const settings = vscode.workspace.getConfiguration('torchwise');
+  const chosen = new Set(settings.get<string[] | null>('gpus') ?? []);
+  const items = (cards ?? [])
+    .map((card) => ({ label: card.name, description: card.summary, picked: chosen.has(card.name) }))
+    .sort((one, other) => Number(other.picked) - Number(one.picked));
+  const picked = await vscode.window.showQuickPick(items, {
+    title: 'torchwise: GPUs that estimates are compared with',
+    placeHolder: 'Nothing chosen: as in pyproject.toml',
+    canPickMany: true,
+    matchOnDescription: true,
+  });
+  if (picked) {
+    const names = picked.map((item) => item.label);
+    const { Workspace, Global } = vscode.ConfigurationTarget;
+    const target = vscode.workspace.workspaceFolders ? Workspace : Global;
+    await settings.update('gpus', names.length > 0 ? names : undefined, target);
+  }
+}
+
+/** The name of the report; undefined for commands whose answer is none. */
+function titleOf(command: string, args: unknown[]): string | undefined {
+  const subject = decodeURIComponent(String(args[0] ?? '').split('/').at(-1)?.split('#')[0] ?? '');
+  switch (command) {
+    case 'torchwise.showMemoryReport':
+      return `Memory of ${subject}`;
+    case 'torchwise.showAllFindings':
+      return `Findings in ${subject}`;
+    case 'torchwise.showEvidence':
+      return `Evidence in ${subject}`;
+    case 'torchwise.explainRule':
+      return `Rule ${subject}`;
+    case 'torchwise.showStatistics':
+      return 'torchwise statistics';
+    default:
+      return undefined;
+  }
+}
+
+/** The Markdown preview refuses links to files; their texts name the place already. */
+function withoutLinks(markdown: string): string {
+  return markdown.replace(/\[([^\]]+)\]\((?:file|vscode-notebook-cell|untitled):[^)]*\)/g, '$1');
+}
