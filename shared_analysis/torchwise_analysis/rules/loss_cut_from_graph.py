@@ -1,0 +1,219 @@
+"""loss-cut-from-graph: backward runs on a value that lost the model's graph on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchwise_analysis.findings import Confidence, Evidence, Fix, Safety, Severity
+from torchwise_analysis.fixes import SourceFile
+from torchwise_analysis.interp.abstract.events import Backward, Forward
+from torchwise_analysis.interp.abstract.trace import Trace
+from torchwise_analysis.interp.abstract.values import Cut
+from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
+from torchwise_analysis.rules._reading import called, distinct, forwards_of, grade, step
+
+WRONG = """
+import torch
+from torch import nn
+
+model = nn.Linear(12, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def objective(prediction, target):
+    difference = prediction.detach() - target
+                 ^^^^^^^^^^^^^^^^^^^ loss-cut-from-graph error certain
+    return difference.pow(2).mean()
+
+
+def train(loader):
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = objective(model(x), y).requires_grad_(True)
+        loss.backward()
+        optimizer.step()
+"""
+
+RIGHT = """
+import torch
+from torch import nn
+
+model = nn.Linear(12, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def objective(prediction, target):
+    difference = prediction - target
+    return difference.pow(2).mean()
+
+
+def train(loader):
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = objective(model(x), y)
+        loss.backward()
+        optimizer.step()
+"""
+
+RULE = Rule(
+    code="TW106",
+    name="loss-cut-from-graph",
+    category=Category.AUTOGRAD,
+    severity=Severity.ERROR,
+    claim="The loss has lost the graph of the model that it should train: backward reaches no weight.",
+    cost=(
+        "`detach`, `.data`, NumPy and `torch.tensor(...)` give values without history. PyTorch would say so, "
+        "but `requires_grad_(True)`, `Variable(..., requires_grad=True)` or another parameter in the loss "
+        "keeps it quiet: the run goes through, the loss is logged, and the model never changes."
+    ),
+    wrong=Example("The prediction is detached inside the loss", WRONG),
+    right=Example("The prediction keeps its graph", RIGHT),
+    silent=(
+        "the graph of some module still arrives in the loss",
+        "another loss trains the module, or no optimizer in view owns it (a frozen encoder, a teacher)",
+        "gradients are taken with respect to the input or to a tensor that is optimised itself",
+        "discrete operations on the only path: those are nondifferentiable-loss",
+    ),
+    grading=(
+        "Always an error. Certain when optimizer, model and the operation that cuts are resolved; likely "
+        "when the model is only taken for one."
+    ),
+    fix="Advice only: compute the loss from the attached value.",
+    references=(
+        Reference("Tensor.detach", "https://docs.pytorch.org/docs/stable/generated/torch.Tensor.detach.html"),
+        Reference("Autograd mechanics", "https://docs.pytorch.org/docs/stable/notes/autograd.html"),
+    ),
+    examples=(
+        Example(
+            "Through NumPy and back",
+            """
+import torch
+from torch import nn
+from torch.autograd import Variable
+
+model = nn.Linear(12, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def train(loader):
+    for x, y in loader:
+        optimizer.zero_grad()
+        difference = model(x).detach().numpy() - y.numpy()
+                     ^^^^^^^^^^^^^^^^^ loss-cut-from-graph error certain
+        loss = Variable(torch.as_tensor((difference**2).mean()), requires_grad=True)
+        loss.backward()
+        optimizer.step()
+""",
+        ),
+        Example(
+            "An adversarial example: the gradient of the input is wanted",
+            """
+import torch
+from torch import nn
+
+model = nn.Linear(12, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def train(loader):
+    for x, y in loader:
+        probe = x.detach().requires_grad_(True)
+        nn.functional.cross_entropy(model(probe), y).backward()
+        shifted = (x + 0.01 * probe.grad.sign()).detach()
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(shifted), y).backward()
+        optimizer.step()
+""",
+        ),
+        Example(
+            "A code is fitted to the features of a fixed encoder",
+            """
+import torch
+from torch import nn
+
+encoder = nn.Linear(12, 4)
+
+
+def fit(image):
+    target = encoder(image).detach()
+    code = torch.zeros(4, requires_grad=True)
+    optimizer = torch.optim.Adam([code], lr=0.1)
+    for _ in range(200):
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(code, target)
+        loss.backward()
+        optimizer.step()
+    return code
+""",
+        ),
+        Example(
+            "A baseline without graph beside a loss with one",
+            """
+import torch
+from torch import nn
+
+policy, value = nn.Linear(12, 4), nn.Linear(12, 1)
+optimizer = torch.optim.SGD([*policy.parameters(), *value.parameters()], lr=0.1)
+
+
+def update(x, action, reward):
+    baseline = value(x).squeeze(-1)
+    chosen = policy(x).log_softmax(-1).gather(1, action).squeeze(1)
+    loss = -(chosen * (reward - baseline.detach())).mean() + (reward - baseline).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+""",
+        ),
+    ),
+)
+
+# A discrete result on the only path is another fault than a value taken out of the graph.
+_TAKEN_OUT = frozenset(["detach", "data", "numpy", "tensor()", "item", "tolist"])
+
+
+def detect(trace: Trace) -> Iterator[Hit]:
+    for one in trace.backwards:
+        cut = one.loss.cut if one.loss is not None and not one.loss.passes else None
+        if cut is None or cut.how not in _TAKEN_OUT or one.how in ("autograd.grad", "functional"):
+            continue
+        lost = [f for f in forwards_of(trace, cut.passes) if _should_train(trace, f)]
+        if lost:
+            yield _hit(one, cut, lost[0])
+
+
+def _should_train(trace: Trace, forward: Forward) -> bool:
+    """Does an optimizer that steps own the module, and does nothing else train it?"""
+    lineage = set(trace.lineage(forward.module.id))
+    is_owned = any(
+        owned is not None and oid in trace.stepped and owned & lineage for oid, owned in trace.owns.items()
+    )
+    return is_owned and not lineage & trace.trained_modules and True in forward.grad
+
+
+def _hit(one: Backward, cut: Cut, forward: Forward) -> Hit:
+    name = called(forward.module, "the model")
+    return Hit(
+        cut.place,
+        Severity.ERROR,
+        _confidence(forward),
+        f"the loss loses the graph of {name} here: backward reaches none of its weights, and the optimizer "
+        "has nothing to apply.",
+        distinct(_chain(one, cut, forward)),
+        frozenset({("backward", one.place)}),
+        cut,
+    )
+
+
+def _confidence(forward: Forward) -> Confidence:
+    return grade(int(forward.belief))
+
+
+def _chain(one: Backward, cut: Cut, forward: Forward) -> Iterator[Evidence]:
+    yield from step(forward.place, "this forward makes a graph")
+    yield Evidence(cut.place, f"`{cut.how}` leaves it")
+    yield from step(one.place, "backward runs on what is left")
+
+
+def fixes(hit: Hit, file: SourceFile) -> Iterator[Fix]:  # noqa: ARG001 - the signature of BuildFixes
+    yield Fix("Compute the loss from the value that has the graph", Safety.ADVICE, ())
