@@ -354,10 +354,15 @@ def _prepared(
     return optimizer, w.ledger.allocator.allocated - before
 
 
+def _partitions(job: Job) -> int:
+    """Into how many parts DeepSpeed divides what the parameters here show; at stage 3 they are parts already."""
+    return 1 if job.sharding is not None else job.processes
+
+
 def _zero_states(w: World, job: Job, trained: list[Parameter]) -> Tensor | None:
     """DeepSpeed: an fp32 master copy and two moments of this process's partition."""
     count = sum(p.numel for p in trained)
-    share = -(-count // job.processes)
+    share = -(-count // _partitions(job))
     return _held(w, 0 if job.zero_on_host else 12 * share)
 
 
@@ -376,7 +381,7 @@ def _train(
         for parameter in trained:
             parameter.grad = w.like(parameter, "accumulated gradient")
     if job.update.in_backward or job.update.gradients_on_host or job.zero >= 2:
-        share = -(-sum(p.bytes for p in trained) // job.processes) if job.zero >= 2 else 0
+        share = -(-sum(p.bytes for p in trained) // _partitions(job)) if job.zero >= 2 else 0
         held.append(_held(w, 0 if job.zero_on_host else share))
         for parameter in trained:
             parameter.accumulated_hooks = [*(parameter.accumulated_hooks or ()), _drop_gradient]
@@ -393,7 +398,7 @@ def _train(
     watch.enter(("optimizer", 0))
     w.phase = Phase.OPTIMIZER
     if job.zero:
-        share = -(-sum(p.numel for p in trained) // job.processes)
+        share = -(-sum(p.numel for p in trained) // _partitions(job))
         fp32_gradients = _held(w, 0 if job.zero_on_host else 4 * share)
         del fp32_gradients
     elif optimizer is not None and _steps(job.update):

@@ -237,14 +237,16 @@ def _answer(
     device = device_peak(reserved, _with_context(card or _ANY_CARD, workload), workload.gpus)
     judged = verdict(reserved, allocated, card, workload.gpus) if card is not None else None
     rest = simulated.allocated - simulated.weights - simulated.optimizer
+    # tensor and pipeline parallelism leave a part of the model here, which is not its size
+    divided = "TP" in workload.parallelism or "PP" in workload.parallelism or "split" in workload.parallelism
     gradients = min(simulated.gradients, rest) if simulated.phase is Phase.OPTIMIZER else 0
     return Answer(
         Peak(allocated, reserved, device),
         judged.verdict if judged is not None else Verdict.UNKNOWN,
         "" if card is not None else "the card is not known",
         simulated.phase,
-        simulated.parameters,
-        simulated.trainable,
+        None if divided else simulated.parameters,
+        None if divided else simulated.trainable,
         {
             "weights": simulated.weights,
             "gradients": gradients,

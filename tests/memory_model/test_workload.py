@@ -96,6 +96,19 @@ def test_sharding_divides_weights_and_states() -> None:
     assert shards.optimizer == pytest.approx(whole.optimizer / 8, rel=0.05)
 
 
+def test_zero_3_keeps_sixteen_bytes_a_parameter_of_its_part() -> None:
+    """bf16 weights and gradients, fp32 master copy and two moments."""
+    part = simulated(replace(BASE, gpus=1)).parameters / 4
+    answer = simulated(replace(BASE, gpus=4, parallel="ZeRO", parallelism="ZeRO-3", checkpointing="true"))
+    assert answer.weights == pytest.approx(2 * part, rel=0.05)
+    assert answer.optimizer == pytest.approx(12 * part, rel=0.05)
+    assert answer.allocated > 16 * part
+
+
+def test_a_part_of_a_model_is_not_counted_as_the_model() -> None:
+    assert run(replace(BASE, gpus=2, parallel="TP", parallelism="TP")).parameters is None
+
+
 @pytest.mark.parametrize(
     "change",
     [{"checkpointing": "true"}, {"micro_batch": 1}, {"seq_len": 64}, {"peft": LORA}, {"optimizer": "SGD"}],
