@@ -15,7 +15,10 @@ from torchwise_memory.report import Origin
 from torchwise_memory.runtime.dtypes import DTYPES
 
 _COMMENT = re.compile(r"#\s*torchwise:(?!\s*ignore)(?P<rest>[^#]*)")
-_PAIR = re.compile(r"(?P<name>[A-Za-z_]\w*)\s*=\s*(?P<value>\"[^\"]*\"|'[^']*'|\w+\[[\d,\s]*\](?:@\w+)?|[^\s,]+)")
+_PAIR = re.compile(
+    r"(?P<name>[A-Za-z_]\w*)\s*=\s*"
+    r"(?P<value>\"[^\"]*\"|'[^']*'|\w+\[[\d,\s]*\](?:@\w+)?|[^\s,]+)"
+)
 _SHAPE = re.compile(r"(?P<dtype>\w+)\[(?P<extents>[\d,\s]*)\](?:@(?P<device>cpu|cuda))?$")
 _WORDS: dict[str, object] = {"true": True, "false": False, "none": None}
 

@@ -183,7 +183,8 @@ class Library:
             return value
         dtype = DTYPES[str(getattr(value, "dtype", "float32"))]
         device = str(getattr(value, "device", "cpu"))
-        return self.call_function(self.it, "torch.empty", [tuple(extents)], {"dtype": dtype, "device": device})
+        options: Keywords = {"dtype": dtype, "device": device}
+        return self.call_function(self.it, "torch.empty", [tuple(extents)], options)
 
     # -- modules and names
 

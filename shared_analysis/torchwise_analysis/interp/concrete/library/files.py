@@ -35,6 +35,8 @@ Call: TypeAlias = "Callable[[Interpreter, list[Value], Keywords], Value]"
 
 # Listings of folders are cut off here; a data set's folder only has to show that it holds something.
 _MAX_NAMES = 4096
+# Settings are smaller; going through a corpus word by word would take longer than it can tell.
+_MAX_BYTES = 256 << 10
 
 
 def path_text(it: Interpreter, value: Value) -> str | None:
@@ -70,7 +72,7 @@ def locate(it: Interpreter, shown: str) -> str | None:
 def read_text(it: Interpreter, shown: str) -> str | None:
     """The text of a project's file; None if it is not there, too large or no text."""
     found = locate(it, shown)
-    if found is None or not os.path.isfile(found):
+    if found is None or not os.path.isfile(found) or os.path.getsize(found) > _MAX_BYTES:
         return None
     content = it.project.text(found)
     if content is not None and found not in it.library.imports.read:
