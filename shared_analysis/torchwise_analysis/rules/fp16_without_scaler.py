@@ -67,7 +67,7 @@ RULE = Rule(
         "the loss is scaled by a GradScaler or by hand",
         "evaluation",
         "a framework owns the precision (Accelerate, Fabric, Lightning, an engine, a Trainer)",
-        "the type or the device of the autocast cannot be read",
+        "the type, the device or the switch (`enabled=`) of the autocast cannot be read",
     ),
     grading=(
         "Always an error. Certain with a literal float16; likely when the type is left out on cuda, where "
@@ -195,6 +195,9 @@ def train(loader):
 def detect(trace: Trace) -> Iterator[Hit]:
     if trace.of(ScalerUpdate) or any(o.kind is Kind.SCALER for o in trace.objects.values()):
         return
+    autocasts = trace.api("torch.autocast", "torch.amp.autocast", "torch.cuda.amp.autocast")
+    if not all(_is_on(call) for call in autocasts):
+        return  # a switch may turn both off together
     on_cuda = any(_is_on_cuda(call) for call in trace.api("torch.autocast", "torch.amp.autocast")) or bool(
         trace.api("torch.cuda.amp.autocast")
     )
@@ -217,6 +220,13 @@ def _forwards(trace: Trace, backward: Backward) -> Iterator[Forward]:
 def _is_float16(forward: Forward, on_cuda: bool) -> bool:
     kind = forward.scene.autocast
     return kind in ("float16", "half") or (kind == "default" and on_cuda)
+
+
+def _is_on(call: ApiCall) -> bool:
+    enabled = call.arguments.get("enabled")
+    return not call.arguments.open and (
+        enabled is None or (isinstance(enabled, Const) and bool(enabled.value))
+    )
 
 
 def _is_on_cuda(call: ApiCall) -> bool:

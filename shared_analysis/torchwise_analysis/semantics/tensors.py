@@ -673,7 +673,20 @@ def made(m: Machine, call: Call) -> va.Value:
         device=str(name) if name else None,
         sources=m.sources_of(call.arguments),
         taint=m.taint(*call.arguments),
+        shape=_sizes(m, call),
     )
+
+
+def _sizes(m: Machine, call: Call) -> tuple[int | str | None, ...] | None:
+    """The shape that `zeros(8, 4)` or `randn((8, 4))` names; None unless all sizes are numbers."""
+    if call.last not in ("randn", "rand", "zeros", "ones", "empty") or call.arguments.open:
+        return None
+    given: tuple[va.Value, ...] = call.arguments.positional
+    first = first_known(given[0]) if len(given) == 1 else None
+    if isinstance(first, va.Obj) and first.kind in (va.Kind.TUPLE, va.Kind.LIST):
+        given = () if m.state.get(("open", first.id)) else m.items(first)
+    sizes = [int_of(size) for size in given]
+    return tuple(sizes) if sizes and None not in sizes else None
 
 
 def torch_function(m: Machine, call: Call) -> va.Value:

@@ -404,6 +404,33 @@ def test_a_scheduler_behind_the_optimizer_uses_its_first_rate() -> None:
     assert not same(execute(old), execute(reference))
 
 
+BROADCAST = """\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+x, y = torch.randn(100, 2), torch.randn(100)
+model = nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+losses = []
+for epoch in range(30):
+    optimizer.zero_grad()
+    loss = nn.functional.mse_loss(model(x){squeezed}, y)
+    loss.backward()
+    optimizer.step()
+    losses.append(loss.item())
+"""
+
+
+@pytest.mark.filterwarnings("ignore:Using a target size")
+def test_a_squeezed_prediction_meets_its_own_target() -> None:
+    old, reference = BROADCAST.format(squeezed=""), BROADCAST.format(squeezed=".squeeze(-1)")
+    new, safety = fixed(old, "loss-shape-broadcast")
+    assert safety is Safety.UNSAFE
+    assert same(execute(new), execute(reference))
+    assert not same(execute(old), execute(reference))
+
+
 def test_every_edit_that_an_example_shows_has_a_twin_here() -> None:
     """A rule whose edits are not executed above must not offer any."""
     tested = Path(__file__).read_text(encoding="utf-8")

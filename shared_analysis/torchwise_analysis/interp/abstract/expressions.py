@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import cast
+from typing import TypeAlias, cast
 
 from torchwise_analysis.interp.abstract import calls, conditions, iteration
 from torchwise_analysis.interp.abstract import events as ev
@@ -15,6 +15,8 @@ from torchwise_analysis.interp.abstract.loops import LoopKind, Turn
 from torchwise_analysis.interp.abstract.machine import Evaluate, Machine, first_known
 from torchwise_analysis.interp.core import constants
 from torchwise_analysis.source import nodes as nd
+
+Shape: TypeAlias = "tuple[int | str | None, ...] | None"
 
 WITNESS = 2  # what stands for an unknown or large window length
 
@@ -253,7 +255,7 @@ def _get_item(m: Machine, value: va.Value, index: va.Value, node: nd.Node) -> va
     if isinstance(value, va.Tensor):
         if isinstance(index, va.Tensor):
             m.library.host_sync(m, index, node, "mask") if "mask" in index.taint else None
-        return replace(value, shape=None)
+        return replace(value, shape=_indexed(value.shape, node))
     if isinstance(value, va.Obj):
         return _item_of(m, value, key, moving, index)
     if isinstance(value, va.Const) and isinstance(value.value, (str, tuple, list)) and isinstance(key, int):
@@ -271,6 +273,39 @@ def _get_item(m: Machine, value: va.Value, index: va.Value, node: nd.Node) -> va
         return va.UNKNOWN
     symbol = value.symbol if isinstance(value, va.Unknown) else None
     return va.unknown(symbol and f"{symbol}[{key!r}]", taint=m.taint(value))
+
+
+def _indexed(shape: Shape, node: nd.Node) -> Shape:
+    """What numbers and slices leave of a shape; None for any other index."""
+    if shape is None or not isinstance(node, nd.Subscript):
+        return None
+    parts = node.index.elements if isinstance(node.index, nd.TupleExpr) else (node.index,)
+    if len(parts) > len(shape):
+        return None
+    kept: list[int | str | None] = []
+    for size, part in zip(shape, parts, strict=False):
+        if isinstance(part, nd.Slice):
+            is_whole = part.lower is None and part.upper is None and part.step is None
+            kept.append(size if is_whole else None)
+        elif not _is_number(part):
+            return None
+    return (*kept, *shape[len(parts) :])
+
+
+def _is_number(node: nd.Expr) -> bool:
+    if isinstance(node, nd.Unary) and node.op == "-":
+        node = node.operand
+    return isinstance(node, nd.Constant) and type(node.value) is int
+
+
+def _broadcast(left: Shape, right: Shape) -> Shape:
+    """The shape of an element-wise operation on both."""
+    if left is None or right is None:
+        return None
+    short, long = sorted((left, right), key=len)
+    pairs = zip(long[len(long) - len(short) :], short, strict=True)
+    met = (a if a == b or b == 1 else b if a == 1 else None for a, b in pairs)
+    return (*long[: len(long) - len(short)], *met)
 
 
 def _item_of(m: Machine, obj: va.Obj, key: object, moving: bool, index: va.Value) -> va.Value:
@@ -478,7 +513,7 @@ def _operate_tensors(m: Machine, op: str, left: va.Tensor, right: va.Tensor) -> 
         left.scaled or right.scaled,
         left.cut or right.cut if not passes else None,
         left.sources | right.sources,
-        left.shape if left.shape == right.shape else None,
+        None if op == "@" else _broadcast(left.shape, right.shape),
         left.device if left.device == right.device else None,
         left.dtype if left.dtype == right.dtype else None,
         left.taint | right.taint,
@@ -603,9 +638,18 @@ def assign_name(
         value = m.store(value, node, "chain", None, name, (), value_node)
     if isinstance(value, va.StateDict):
         m.emit(ev.StateDictKept, node, state=value, name=name)
+    if isinstance(value, va.Unknown) and value.symbol is None and not value.varies:
+        value = _identified(m, value, name)
     if isinstance(value, va.Obj) and not value.name and value.kind not in (va.Kind.OPAQUE,):
         value = _named(m, value, name)
     m.bind(name, value)
+
+
+def _identified(m: Machine, value: va.Unknown, name: str) -> va.Unknown:
+    """What a call gave outside of loops is the same wherever the name is read: tests of it agree."""
+    if len(m.loops) > len(m.frames[-1].loops):
+        return value
+    return replace(value, symbol=f"{name}@{m.fresh_id()}")
 
 
 def _named(m: Machine, obj: va.Obj, name: str) -> va.Obj:
