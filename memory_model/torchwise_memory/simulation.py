@@ -381,7 +381,8 @@ def _train(
         for parameter in trained:
             parameter.grad = w.like(parameter, "accumulated gradient")
     if job.update.in_backward or job.update.gradients_on_host or job.zero >= 2:
-        share = -(-sum(p.bytes for p in trained) // _partitions(job)) if job.zero >= 2 else 0
+        total = sum(p.bytes for p in trained) if job.zero >= 2 else 0
+        share = -(-total // _partitions(job))
         held.append(_held(w, 0 if job.zero_on_host else share))
         for parameter in trained:
             parameter.accumulated_hooks = [*(parameter.accumulated_hooks or ()), _drop_gradient]
