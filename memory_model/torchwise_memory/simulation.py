@@ -355,7 +355,7 @@ def _prepared(
 
 
 def _partitions(job: Job) -> int:
-    """Into how many parts DeepSpeed divides what the parameters here show; at stage 3 they are parts already."""
+    """Into how many parts DeepSpeed divides the parameters here; at stage 3 they are parts already."""
     return 1 if job.sharding is not None else job.processes
 
 
