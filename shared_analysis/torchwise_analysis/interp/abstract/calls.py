@@ -50,9 +50,10 @@ def arguments_of(m: Machine, node: nd.Call) -> va.Arguments:
             keywords.append((keyword.name, value))
             continue
         spread = first_known(value)
-        if isinstance(spread, va.Obj) and spread.kind is va.Kind.DICT:
-            keywords.extend((str(k), v) for k, v in m.entries(spread).items())
-            open_ = open_ or bool(m.items(spread)) or "unseen" in spread.traits
+        dicts = [d for d in va.alternatives(value) if isinstance(d, va.Obj) and d.kind is va.Kind.DICT]
+        if dicts and len(dicts) == len(va.alternatives(value)):
+            keywords.extend(_spread_entries(m, dicts))
+            open_ = open_ or any(m.items(d) or "unseen" in d.traits for d in dicts)
         else:
             open_ = True
             if (
@@ -63,6 +64,17 @@ def arguments_of(m: Machine, node: nd.Call) -> va.Arguments:
             ):
                 positional.append(m.child(spread, "[]"))
     return va.Arguments(tuple(positional), tuple(keywords), open_)
+
+
+def _spread_entries(m: Machine, dicts: list[va.Obj]) -> list[tuple[str, va.Value]]:
+    """Keywords out of one of several dictionaries; one that only some have may also be left out."""
+    found: dict[str, va.Value] = {}
+    for key in dict.fromkeys(key for one in dicts for key in m.entries(one)):
+        for one in dicts:
+            value = m.entries(one).get(key, va.UNKNOWN)
+            known = found.get(str(key))
+            found[str(key)] = value if known is None else join_values(known, value)
+    return list(found.items())
 
 
 def _spread(m: Machine, value: va.Value) -> va.Value:

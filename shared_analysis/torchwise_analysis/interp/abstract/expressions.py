@@ -639,17 +639,21 @@ def assign_name(
     if isinstance(value, va.StateDict):
         m.emit(ev.StateDictKept, node, state=value, name=name)
     if isinstance(value, va.Unknown) and value.symbol is None and not value.varies:
-        value = _identified(m, value, name)
+        value = _identified(m, value, name, node)
     if isinstance(value, va.Obj) and not value.name and value.kind not in (va.Kind.OPAQUE,):
         value = _named(m, value, name)
     m.bind(name, value)
 
 
-def _identified(m: Machine, value: va.Unknown, name: str) -> va.Unknown:
-    """What a call gave outside of loops is the same wherever the name is read: tests of it agree."""
-    if len(m.loops) > len(m.frames[-1].loops):
+def _identified(m: Machine, value: va.Unknown, name: str, node: nd.Node) -> va.Unknown:
+    """What a call gave outside of loops is the same wherever the name is read: tests of it agree.
+
+    Runs of one frame in several worlds give it the same name.
+    """
+    frame = m.frames[-1]
+    if len(m.loops) > len(frame.loops):
         return value
-    return replace(value, symbol=f"{name}@{m.fresh_id()}")
+    return replace(value, symbol=f"{name}@{frame.id}:{m.place(node).span.line}")
 
 
 def _named(m: Machine, obj: va.Obj, name: str) -> va.Obj:

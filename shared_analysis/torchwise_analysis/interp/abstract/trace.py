@@ -226,11 +226,8 @@ class Trace:
 
     @property
     def kept_values(self) -> tuple[Value, ...]:
-        """What attributes and variables that outlived their function hold at the end."""
-        return self._once(
-            "kept_values",
-            lambda: tuple(v for k, v in self.facts.items() if k[0] in ("a", "v") and isinstance(v, Value)),
-        )
+        """What attributes and variables of the module hold at the end."""
+        return self._once("kept_values", self._kept_values)
 
     # ------------------------------------------------------------------ loops
 
@@ -277,6 +274,12 @@ class Trace:
             for p in sorted(e.passes):
                 out.setdefault(p, e)
         return out
+
+    def _kept_values(self) -> tuple[Value, ...]:
+        frames = [k[1] for k in self.facts if k[0] == "v" and isinstance(k[1], int)]
+        module = min(frames, default=0)  # its frame was made first
+        kept = ((k, v) for k, v in self.facts.items() if isinstance(v, Value))
+        return tuple(v for k, v in kept if k[0] == "a" or (k[0] == "v" and k[1] == module))
 
     def _used(self) -> frozenset[int]:
         used = set(self.backed)

@@ -498,3 +498,74 @@ def test_clears_are_kept_apart_from_backwards() -> None:
     """)
     assert trace.clears and trace.backwards and trace.forwards and not trace.stores
     assert any(atom.lost for step in trace.steps for atom in step.before)
+
+
+def _shuffle_of(first: bool, second: bool) -> bool | None:
+    trace = traced(f"""
+        def make(flag, data):
+            options = dict(dataset=data, shuffle={first}) if flag() else dict(dataset=data, shuffle={second})
+            return DataLoader(**options)
+    """)
+    (built,) = trace.of(LoaderBuilt)
+    return built.shuffle
+
+
+def test_keywords_of_several_dictionaries_are_joined() -> None:
+    assert _shuffle_of(True, True) is True
+    assert _shuffle_of(True, False) is None
+
+
+def test_parameters_that_only_one_branch_freezes_still_learn() -> None:
+    trace = traced("""
+        def train(loader, flag):
+            if flag():
+                for p in model.parameters():
+                    p.requires_grad_(False)
+            for x, y in loader:
+                optimizer.zero_grad()
+                F.cross_entropy(model(x), y).backward()
+                optimizer.step()
+    """)
+    assert all(backward.passes for backward in trace.backwards)
+
+
+def test_a_forward_that_gives_a_dictionary_is_remembered() -> None:
+    trace = traced("""
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.body = nn.Linear(4, 2)
+                self.seen = []
+
+            def forward(self, x):
+                out = self.body(x)
+                return {"logits": out, "parts": [{"out": out}]}
+
+        net = Net()
+        own = torch.optim.SGD(net.parameters(), lr=0.1)
+
+        def train(loader):
+            for epoch in range(3):
+                for x, y in loader:
+                    own.zero_grad()
+                    F.cross_entropy(net(x)["parts"][0]["out"], y).backward()
+                    own.step()
+    """)
+    # every backward reaches a pass of its own, also those whose forward was not run again
+    assert len({frozenset(backward.passes) for backward in trace.backwards}) == len(trace.backwards)
+    assert all(any(atom.sites for atom in one.before) for one in trace.steps)
+
+
+def test_settings_of_a_configuration_that_a_call_gave_agree() -> None:
+    trace = traced("""
+        from somewhere import get_config
+
+        def train(loader):
+            config = get_config()
+            for x, y in loader:
+                if config.once > 1:
+                    F.cross_entropy(model(x), y).backward()
+                else:
+                    optimizer.step()
+    """)
+    assert all(not atom.sites for one in trace.steps for atom in one.before)
