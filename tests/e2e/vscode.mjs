@@ -119,11 +119,7 @@ export async function start({ code, vsix, settings, workspace, keep = false }) {
       await page.goto(`http://127.0.0.1:${port}/?${query}`);
       await page.waitForSelector('.monaco-workbench .part.editor', { timeout: 60_000 });
     },
-    /** Settings of the user, changed while the window is open. */
-    configure(more) {
-      const all = JSON.stringify({ ...QUIET, ...settings, ...more }, null, 2);
-      fs.writeFileSync(at('user/User/settings.json'), all);
-    },
+    settings: { ...QUIET, ...settings },
     read: (name) => fs.readFileSync(path.join(folder, name), 'utf8'),
     async stop() {
       await context.close().catch(() => {});

@@ -292,10 +292,10 @@ def findings_report(name: str, rows: Sequence[tuple[Finding, bool]], link: Link)
 def evidence_report(finding: Finding, rule: Rule | None, link: Link, code: Callable[[Place], str]) -> str:
     """One finding and what proves it, each link with its line of code."""
     place = link(Origin(finding.place.path, finding.place.span.line + 1))
-    advice = [f"{fix.title}" + ("" if fix.edits else " (by hand)") for fix in finding.fixes]
+    advice = [fix.title + ("" if fix.edits else " (by hand)") for fix in finding.fixes]
     return _sections(
-        f"# {one_line(finding.message)}",
-        f"{place} · `{finding.rule}` ({finding.code}) · {finding.severity.value}",
+        f"# {finding.rule} at {place}",
+        f"**{one_line(finding.message)}**",
         _code(code(finding.place)),
         "## Evidence\n\n" + _chain(finding, link, code) if finding.evidence else "",
         _GRADES[finding.confidence],

@@ -245,7 +245,8 @@ async def test_evidence_of_one_finding(editor: Editor) -> None:
     editor.open(URI, f"start `here`\n{EMOJI} BUG\n")
     report = await editor.command("torchwise.showEvidence", URI, 1, editor.units(EMOJI) + 2)
     assert isinstance(report, str)
-    assert report.startswith("# a BUG\n\n[line 2](")
+    assert report.startswith("# retained-graph at [line 2](")
+    assert "\n\n**a BUG**\n\n" in report
     assert f"`{EMOJI} BUG`" in report
     assert "1. [line 1](file:///project/train.py#L1): the text starts here\n\n   `` start `here` ``" in report
     assert "What to do:\n\n- Write FIXED\n- Write OTHER\n- Think about it (by hand)" in report

@@ -134,7 +134,10 @@ def _offers(ls: TorchwiseServer, document: OpenDocument, finding: Finding) -> li
 
 def _offer(ls: TorchwiseServer, fix: Fix) -> _Offer:
     is_safe = fix.safety is Safety.SAFE
-    title = fix.title if is_safe else f"{fix.title} (changes training)"
+    title = fix.title
+    if not is_safe:
+        note = "changes training"
+        title = f"{title[:-1]}; {note})" if title.endswith(")") and " (" in title else f"{title} ({note})"
     return _Offer(title, True, is_safe, lambda: _edit(ls, fix.edits))
 
 
