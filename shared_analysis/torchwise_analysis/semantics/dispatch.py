@@ -720,11 +720,26 @@ def _believed_forward(m: Machine, obj: va.Obj, call: Call) -> va.Value:
     return m.attach(pass_, call.arguments, call.node)
 
 
+def _device_of(call: Call) -> str | None:
+    """Where `to` or `cuda` moves data: "cuda", "cpu" or how an unknown device is written; None for a type."""
+    if call.name == "cuda":
+        return "cuda"
+    target = call.get("device") or call.first()
+    if call.name != "to" or target is None:
+        return None
+    names = [v.value for v in va.alternatives(target) if isinstance(v, va.Const) and isinstance(v.value, str)]
+    if names:
+        return next((n for n in names if n != "cpu"), "cpu").partition(":")[0]
+    known = first_known(target)
+    return (known.symbol or "device") if isinstance(known, (va.Unknown, va.Obj)) else None
+
+
 def _data_method(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
     name = call.name
     if name in _DATA_METHODS:
-        if name in ("to", "cuda"):
-            m.emit(ev.Transfer, call.node, value=obj, device=None, how=name, invariant=False, made=obj.place)
+        device = _device_of(call)
+        if device is not None:
+            m.emit(ev.Transfer, call.node, value=obj, device=device, how=name, invariant=False, made=obj.place)
         return obj
     if name in ("requires_grad_", "clone"):
         return va.Tensor(obj.evidence, sources=m.sources_of((obj,)))

@@ -431,6 +431,101 @@ def test_a_squeezed_prediction_meets_its_own_target() -> None:
     assert not same(execute(old), execute(reference))
 
 
+SLOWED = (
+    HEAD
+    + """\
+import gc
+{switch}model = nn.Linear(12, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+losses = []
+for epoch in range(5):
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        {collect}losses.append(loss.item())
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("rule", "switch", "collect"),
+    [
+        ("debug-mode-left-on", "torch.autograd.set_detect_anomaly(True)\n", ""),
+        ("empty-cache-in-loop", "", "gc.collect()\n        "),
+    ],
+)
+def test_without_what_slows_it_down_training_is_the_same(rule: str, switch: str, collect: str) -> None:
+    old, reference = SLOWED.format(switch=switch, collect=collect), SLOWED.format(switch="", collect="")
+    new, safety = fixed(old, rule)
+    assert safety is Safety.UNSAFE
+    assert new == reference
+    try:
+        assert same(execute(old), execute(new))
+    finally:
+        torch.autograd.set_detect_anomaly(False)
+
+
+LOADED = """\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+torch.save({{"module." + k: v for k, v in nn.Linear(12, 4).state_dict().items()}}, {path!r})
+model = nn.Linear(12, 4)
+losses = []
+model.load_state_dict(torch.load({path!r}, map_location="cpu"), strict=False)
+"""
+
+
+def test_printed_keys_tell_what_a_lenient_load_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = LOADED.format(path=str(tmp_path / "net.pt"))
+    new, safety = fixed(old, "load-not-strict")
+    assert safety is Safety.UNSAFE
+    before, after = execute(old), execute(new)
+    assert same(before, after)
+    assert "module.weight" in capsys.readouterr().out
+
+
+SAVED = (
+    HEAD
+    + """\
+import os
+import tempfile
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+os.chdir(tempfile.mkdtemp())
+dist.init_process_group("gloo", init_method=f"file://{tempfile.mktemp()}", rank=0, world_size=1)
+model = DistributedDataParallel(nn.Linear(12, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+losses = []
+for x, y in loader:
+    optimizer.zero_grad()
+    loss = nn.functional.cross_entropy(model(x), y)
+    loss.backward()
+    optimizer.step()
+    losses.append(loss.item())
+torch.save(model.state_dict(), "last.pt")
+written = os.path.exists("last.pt")
+dist.destroy_process_group()
+"""
+)
+
+
+def test_rank_0_still_saves(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    new, safety = fixed(SAVED, "save-on-every-rank")
+    assert safety is Safety.UNSAFE
+    assert "if dist.get_rank() == 0:\n    torch.save" in new
+    before, after = execute(SAVED), execute(new)
+    assert same(before, after)
+    assert before["written"] and after["written"]
+
+
 def test_every_edit_that_an_example_shows_has_a_twin_here() -> None:
     """A rule whose edits are not executed above must not offer any."""
     tested = Path(__file__).read_text(encoding="utf-8")

@@ -403,14 +403,15 @@ def operate(m: Machine, op: str, left: va.Value, right: va.Value, node: nd.Node)
     if op in ("+", "-") and isinstance(left, va.Unknown) and left.symbol and isinstance(distance, int):
         return replace(left, offset=left.offset + (distance if op == "+" else -distance))
     data = left if isinstance(left, va.Obj) else right if isinstance(right, va.Obj) else None
-    if data is not None and data.kind is va.Kind.OPAQUE and "options" not in data.traits:
-        return data
-    symbols = (_symbol(left), _symbol(right))
-    text = f"({symbols[0] or _text(left)}{op}{symbols[1] or _text(right)})" if any(symbols) else None
     moving = any(
         (isinstance(v, va.Const) and v.counter) or (isinstance(v, va.Unknown) and v.varies)
         for v in (left, right)
     )
+    is_number = moving and data is not None and _scalar_like(m, data)
+    if data is not None and data.kind is va.Kind.OPAQUE and "options" not in data.traits and not is_number:
+        return data
+    symbols = (_symbol(left), _symbol(right))
+    text = f"({symbols[0] or _text(left)}{op}{symbols[1] or _text(right)})" if any(symbols) else None
     return va.unknown(text, taint=m.taint(left, right), varies=moving)
 
 

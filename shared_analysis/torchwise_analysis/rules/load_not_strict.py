@@ -1,0 +1,166 @@
+"""load-not-strict: weights are loaded leniently and nobody looks at what was missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchwise_analysis.findings import Confidence, Evidence, Fix, Safety, Severity
+from torchwise_analysis.fixes import SourceFile, innermost_statement, insert_at
+from torchwise_analysis.interp.abstract.events import Loaded, WeightsLoaded
+from torchwise_analysis.interp.abstract.trace import Trace
+from torchwise_analysis.interp.abstract.values import Kind, Unknown
+from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
+from torchwise_analysis.rules._processes import in_file
+from torchwise_analysis.rules._reading import called, distinct, doubt
+from torchwise_analysis.source import nodes
+
+WRONG = """
+import torch
+
+
+def build(net, path):
+    state = torch.load(path, map_location="cpu", weights_only=True)
+    net.load_state_dict(state, strict=False)
+    ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ load-not-strict warning likely
+    return net
+"""
+
+RIGHT = """
+import torch
+
+
+def build(net, path):
+    state = torch.load(path, map_location="cpu", weights_only=True)
+    missing, unexpected = net.load_state_dict(state, strict=False)
+    assert not missing and not unexpected, (missing, unexpected)
+    return net
+"""
+
+RULE = Rule(
+    code="TW314",
+    name="load-not-strict",
+    category=Category.MODE,
+    severity=Severity.WARNING,
+    claim="`load_state_dict(strict=False)` is called and the lists of keys that did not fit are dropped.",
+    cost=(
+        "Keys that do not fit are skipped without a word. A prefix such as `module.` is enough for all of "
+        "them: the model keeps its random weights, and fine-tuning, evaluation or a long run starts from "
+        "nothing while the log says that a checkpoint was loaded."
+    ),
+    wrong=Example("The result is dropped", WRONG),
+    right=Example("The result is looked at", RIGHT),
+    silent=(
+        "the result is bound, printed or tested",
+        "a strict load, or a flag that cannot be read",
+        "the dictionary was filtered, renamed or merged on purpose before",
+        "weights that do not come from a file",
+    ),
+    grading="Always a warning, and likely: a lenient load can be meant, for adapters or a new head.",
+    fix="Bind the two lists and print them. Unsafe by the letter, it only adds a line to the log.",
+    references=(
+        Reference(
+            "Module.load_state_dict",
+            "https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.load_state_dict",
+        ),
+        Reference(
+            "pytorch/examples#1029: strict=False can silently load a corrupted model",
+            "https://github.com/pytorch/examples/issues/1029",
+        ),
+        Reference(
+            "pytorch/pytorch#141256: silent mismatches", "https://github.com/pytorch/pytorch/issues/141256"
+        ),
+    ),
+    examples=(
+        Example(
+            "Loaded and used in one line",
+            """
+import torch
+from torch import nn
+
+net = nn.Linear(12, 4)
+net.load_state_dict(torch.load("net.pt", map_location="cpu"), False)
+^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ load-not-strict warning likely
+""",
+        ),
+        Example(
+            "A strict load",
+            """
+import torch
+
+
+def build(net, path):
+    net.load_state_dict(torch.load(path, map_location="cpu"))
+    return net
+""",
+        ),
+        Example(
+            "Keys are chosen on purpose",
+            """
+import torch
+
+
+def build(net, path):
+    state = torch.load(path, map_location="cpu")
+    body = {k: v for k, v in state.items() if not k.startswith("head.")}
+    net.load_state_dict(body, strict=False)
+    return net
+""",
+        ),
+        Example(
+            "Printed",
+            """
+import torch
+
+
+def build(net, path):
+    print(net.load_state_dict(torch.load(path, map_location="cpu"), strict=False))
+    return net
+""",
+        ),
+        Example(
+            "A choice of the caller",
+            """
+import torch
+
+
+def build(net, path, strict):
+    net.load_state_dict(torch.load(path, map_location="cpu"), strict=strict)
+    return net
+""",
+        ),
+    ),
+)
+
+
+def detect(trace: Trace) -> Iterator[Hit]:
+    for load in trace.of(WeightsLoaded):
+        if load.strict is not False or load.result_used or load.target.kind not in (Kind.MODULE, Kind.OPAQUE):
+            continue
+        if not isinstance(load.value, Unknown) or "loaded" not in load.value.taint:
+            continue
+        files = [e for e in trace.of(Loaded) if e.order < load.order]
+        links = [Evidence(files[-1].place, "read from a file here")] if files else []
+        yield Hit(
+            in_file(trace, load),
+            Severity.WARNING,
+            Confidence.LIKELY,
+            f"keys that do not fit {called(load.target, 'the model')} are skipped, and the lists of them "
+            "that this returns are dropped: it may keep its random weights. Look at the lists."
+            + doubt((True, "some keys may be missing on purpose")),
+            distinct([*links, Evidence(load.place, "loaded leniently, the result is not used")]),
+            frozenset({("load", load.place)}),
+        )
+
+
+def fixes(hit: Hit, file: SourceFile) -> Iterator[Fix]:
+    title = "Print the keys that did not fit (adds to the log)"
+    found = innermost_statement(file.module, hit.place.span)
+    if found is None or not isinstance(found[0], nodes.ExprStmt) or found[1] != hit.place.span:
+        yield Fix(title, Safety.ADVICE, ())
+        return
+    span = found[1]
+    edits = (
+        insert_at(file, span.line, span.column, "print("),
+        insert_at(file, span.end_line, span.end_column, ")"),
+    )
+    yield Fix(title, Safety.UNSAFE, edits)
