@@ -94,6 +94,30 @@ RULE = Rule(
     ),
     examples=(
         Example(
+            "Twenty losses of a test are few",
+            """
+import torch
+from torch import nn
+
+
+def losses(x, y, epochs=20):
+    model = nn.Linear(12, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    found = []
+    for _ in range(epochs):
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(x), y)
+        loss.backward()
+        optimizer.step()
+        found.append(loss)
+                     ^^^^ retained-graph hint certain
+    return found
+
+
+assert losses(torch.randn(8, 12), torch.randn(8, 4)) == losses(torch.randn(8, 12), torch.randn(8, 4))
+""",
+        ),
+        Example(
             "A running total of the epoch",
             """
 import torch
@@ -377,9 +401,14 @@ def _is_evaluation(trace: Trace, store: Store) -> bool:
     )
 
 
+# Turns of a literal loop that are harmless: with activations, and with bare nodes of some hundred bytes each.
+_FEW_GRAPHS, _FEW_NODES = 16, 32
+
+
 def _severity(store: Store, is_freed: bool) -> Severity:
     growing = [turn.loop for turn in inside(store.loops, store.holder.birth if store.holder else ())]
-    if growing and all(loop.count is not None and loop.count <= 16 for loop in growing):
+    few = _FEW_NODES if is_freed else _FEW_GRAPHS
+    if growing and all(loop.count is not None and loop.count <= few for loop in growing):
         return Severity.HINT
     return Severity.WARNING if is_freed else Severity.ERROR
 

@@ -85,7 +85,8 @@ RULE = Rule(
         "a single forward outside any loop",
     ),
     grading=(
-        "Warning: the peak is too high. Error when the outputs are kept too, for then memory grows. "
+        "Warning: the peak is too high. Error when the outputs are kept too, for then memory grows. Hint "
+        "for a few turns of a literal loop beside no training, as to warm up. "
         "Certain when all uses are in view; likely when the result goes to a caller that cannot be "
         "seen, or the module is only taken for one. A function called `evaluate` proves nothing."
     ),
@@ -192,6 +193,21 @@ def train(loader):
 """,
         ),
         Example(
+            "A warm-up of three turns",
+            """
+import torch
+from torch import nn
+
+
+def measure(x, clock):
+    model = nn.Sequential(nn.Linear(12, 32), nn.ReLU(), nn.Linear(32, 4))
+    model.eval()
+    for _ in range(3):
+        clock.tick(model(x).shape)
+                   ^^^^^^^^ unguarded-eval hint certain
+""",
+        ),
+        Example(
             "Switched off as a statement",
             """
 import torch
@@ -234,7 +250,7 @@ def detect(trace: Trace) -> Iterator[Hit]:
         site = first_in_loop.setdefault((loop, forward.module.id), _site(forward, switched))
         yield Hit(
             site,
-            Severity.WARNING,
+            Severity.HINT if _is_trial(trace, forward) else Severity.WARNING,
             weaker(grade(int(forward.belief)), grade(int(leaves))),
             f"this evaluation of {called(forward.module, 'the model')} records a graph that nothing "
             "uses: it needs about the memory of training. Switch autograd off with torch.no_grad()."
@@ -272,6 +288,13 @@ def _nothing_leaves(trace: Trace, forward: Forward) -> bool:
     if forward.pass_ in trace.escaped_passes or forward.pass_ in trace.stored_passes:
         return False
     return not any(forward.pass_ in event.passes for event in trace.of(Returned))
+
+
+def _is_trial(trace: Trace, forward: Forward) -> bool:
+    """A few turns of a literal loop beside no training: a warm-up, a measurement."""
+    loops = [turn.loop for turn in forward.loops if not turn.loop.is_call]
+    trains = trace.training_loops()
+    return trace.is_bounded(loops) and not any(loop.place in trains for loop in loops)
 
 
 def _loop_of(forward: Forward) -> Place | None:

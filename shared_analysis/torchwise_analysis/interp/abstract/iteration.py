@@ -40,7 +40,7 @@ def plan(m: Machine, over: va.Value, node: nd.Node, forced: LoopKind | None = No
     loop = m.loop(node, kind, describe(over), count, source)
     _forget_batch(m, elements)
     generator = over if isinstance(over, va.Obj) and over.type_name == "generator" else None
-    return Plan(elements, loop, count is None, generator)
+    return Plan(elements, loop, count is None or count > len(elements), generator)
 
 
 def _turns(m: Machine, node: nd.Node) -> int:
@@ -100,7 +100,9 @@ def _iterator_elements(
     if name == "range":
         start = over.arguments.positional[0] if over.arguments.positional else None
         first = start.value if isinstance(start, va.Const) and isinstance(start.value, int) else 0
-        return [va.Const(None, first + i, va.Counter()) for i in range(turns)], LoopKind.RANGE, None
+        counts = [int(trait[6:]) for trait in over.traits if trait.startswith("count:")]
+        count = counts[0] if counts else None
+        return [va.Const(None, first + i, va.Counter()) for i in range(turns)], LoopKind.RANGE, count
     if name == "enumerate":
         start = over.arguments.get("start", 1)
         first = start.value if isinstance(start, va.Const) and isinstance(start.value, int) else 0
