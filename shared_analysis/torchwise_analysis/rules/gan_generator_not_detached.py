@@ -1,4 +1,4 @@
-"""gan-generator-not-detached: the discriminator's step runs backward through the generator, or the reverse."""
+"""gan-generator-not-detached: one network's step runs through the other, or stops where it should not."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ RULE = Rule(
     name="gan-generator-not-detached",
     category=Category.AUTOGRAD,
     severity=Severity.WARNING,
-    claim="Of two networks in a chain, a step of one runs backward through the other for nothing, or not at all.",
+    claim="Of two chained networks, one's step runs backward through the other for nothing, or stops.",
     cost=(
-        "In the discriminator's step the generator's graph is kept and its backward is run, and the gradients "
-        "are cleared unused: time and memory of a generator pass in each step. The opposite slip is worse: "
-        "with `detach` in the generator's own step its adversarial loss trains nothing, and only the other "
-        "terms, if any, move it."
+        "In the discriminator's step the generator's graph is kept and its backward is run, and its "
+        "gradients are cleared unused: time and memory of a generator pass in each step. The opposite slip "
+        "is worse: with `detach` in the generator's own step its adversarial loss trains nothing, and only "
+        "the other terms, if any, move it."
     ),
     wrong=Example("The fakes keep the generator's graph", WRONG, fixed=RIGHT),
     right=Example("The fakes are detached for the discriminator", RIGHT),
@@ -84,7 +84,7 @@ RULE = Rule(
         "A warning for wasted work, an error for a generator that learns nothing from its loss. Certain when "
         "both optimizers show which network they own; likely when that follows from the order of steps only."
     ),
-    fix="Append `.detach()` to the input of the discriminator. Unsafe, although results stay the same in most runs.",
+    fix="Append `.detach()` to the discriminator's input. Unsafe, although results mostly stay the same.",
     references=(
         Reference("DCGAN tutorial", "https://docs.pytorch.org/tutorials/beginner/dcgan_faces_tutorial.html"),
         Reference(
@@ -245,7 +245,7 @@ def _is_wasted(trace: Trace, one: Backward, stepping: Obj, first: Forward, secon
         other = _owner_of(trace, first, stepping)
         is_second = _belongs(trace, second, owned) and not _belongs(trace, first, owned)
         return is_second and other is not None and _is_cleared(trace, one, other)
-    # Owners unknown: a third forward of the second network, which the first one does not feed, shows whose step
+    # Owners unknown: another forward of the second network that the first does not feed shows whose step
     # it is.
     alone = any(
         f.module.id == second.module.id and not f.inputs & {first.pass_}
@@ -262,19 +262,16 @@ def _belongs(trace: Trace, forward: Forward, owned: frozenset[int]) -> bool:
 
 def _owner_of(trace: Trace, forward: Forward, stepping: Obj) -> int | None:
     for oid, owned in trace.owns.items():
-        if oid != stepping.id and owned is not None and oid in trace.stepped:
-            if _belongs(trace, forward, owned):
-                return oid
+        is_other = oid != stepping.id and oid in trace.stepped
+        if is_other and owned is not None and _belongs(trace, forward, owned):
+            return oid
     return None
 
 
 def _is_cleared(trace: Trace, one: Backward, optimizer: int) -> bool:
     """Do this optimizer's clears take the gradients of `one` away before any step of it?"""
-    return any(
-        clear.optimizer.id == optimizer
-        and any(place == one.place for a in clear.before for place, _ in a.sites)
-        for clear in trace.clears
-    )
+    cleared = (atom for clear in trace.clears if clear.optimizer.id == optimizer for atom in clear.before)
+    return any(place == one.place for atom in cleared for place, _ in atom.sites)
 
 
 def _detached_feeder(trace: Trace, second: Forward) -> Tensor | None:

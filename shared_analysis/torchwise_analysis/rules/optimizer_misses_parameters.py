@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from torchwise_analysis.findings import Confidence, Evidence, Fix, Place, Safety, Severity
+from torchwise_analysis.findings import Confidence, Evidence, Fix, Safety, Severity
 from torchwise_analysis.fixes import SourceFile
 from torchwise_analysis.interp.abstract.events import Forward, OptimizerBuilt, PartSet, RequiresGrad
 from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.interp.abstract.values import Kind, Obj
+from torchwise_analysis.rules._frames import call_beside
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
 from torchwise_analysis.rules._moving import moved_before
 from torchwise_analysis.rules._reading import called, distinct, grade, step
@@ -318,10 +319,7 @@ def _holds(trace: Trace, optimizer: OptimizerBuilt, part: Obj) -> bool:
 
 
 def _is_trained_later(trace: Trace, setting: PartSet, new: list[Obj]) -> bool:
-    ids = {p.id for p in new}
-    return any(
-        trace.forward_of(p).order > setting.order and trace.passes[p].modules & ids for p in trace.trained
-    )
+    return trace.is_trained_after(setting.order, (p.id for p in new))
 
 
 def _steps_after(trace: Trace, optimizer: OptimizerBuilt, event: PartSet | RequiresGrad) -> bool:
@@ -366,7 +364,7 @@ def _was_filtered_out(trace: Trace, optimizer: OptimizerBuilt, switch: RequiresG
 
 def _late_switch(trace: Trace, optimizer: OptimizerBuilt, switch: RequiresGrad) -> Hit:
     name = called(optimizer.optimizer, "the optimizer")
-    place = _call_beside(switch, optimizer)
+    place = call_beside(switch, optimizer)
     links = [*step(optimizer.place, f"{name} takes only what requires gradients here")]
     links += [Evidence(place, "this part is switched on later")]
     links += [*_used(trace, switch, set(switch.roots))]
@@ -380,16 +378,6 @@ def _late_switch(trace: Trace, optimizer: OptimizerBuilt, switch: RequiresGrad) 
         frozenset({("optimizer", optimizer.optimizer.id)}),
         None,
     )
-
-
-def _call_beside(switch: RequiresGrad, optimizer: OptimizerBuilt) -> Place:
-    """The switch itself, or the call of the helper that switches, in the frame that built the optimizer."""
-    shared = 0
-    while shared < min(len(switch.calls), len(optimizer.calls)) and (
-        switch.calls[shared] == optimizer.calls[shared]
-    ):
-        shared += 1
-    return switch.calls[shared].place if shared < len(switch.calls) else switch.place
 
 
 # --------------------------------------------------------------------------- both
