@@ -29,6 +29,7 @@ const QUIET = {
   'extensions.ignoreRecommendations': true,
   'security.workspace.trust.enabled': false,
   'telemetry.telemetryLevel': 'off',
+  'workbench.editor.useModal': 'off',
   'workbench.secondarySideBar.defaultVisibility': 'hidden',
   'workbench.startupEditor': 'none',
   'workbench.tips.enabled': false,

@@ -91,7 +91,8 @@ async function userSettings(more) {
 }
 
 async function close(name) {
-  await page.keyboard.press('Control+w');
+  await tab(name).hover();
+  await tab(name).locator('.codicon-close').click();
   await tab(name).waitFor({ state: 'detached' });
 }
 

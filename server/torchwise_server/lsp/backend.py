@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from torchwise_analysis.engine import CheckReport, Engine, ProblemKind, could_matter, open_project
 from torchwise_analysis.names.project import project_roots
@@ -15,13 +16,17 @@ from torchwise_server.lsp.documents import Checked, Estimated, Update
 from torchwise_server.lsp.options import EditorOptions
 from torchwise_server.lsp.worker import Stop
 
+if TYPE_CHECKING:
+    from torchwise_analysis.interp.abstract.runs import Memory
+
 
 @dataclass(slots=True)
 class _Subject:
-    """A document under analysis."""
+    """A document under analysis, with its last report and what the next one can take from earlier ones."""
 
     document: Document
     report: CheckReport = field(default_factory=CheckReport)
+    memory: Memory | None = None
 
 
 class EngineBackend:
@@ -49,7 +54,13 @@ class EngineBackend:
         if not options.enable or not could_matter(document.text):
             subject.report = CheckReport()
             return Checked()
-        report = self._engine(document.path, options).check_quickly(document, stop)
+        if subject.memory is None:
+            # not at start-up: the client waits for the greeting first
+            from torchwise_analysis.interp.abstract.runs import Memory
+
+            subject.memory = Memory()
+        engine = self._engine(document.path, options)
+        report = engine.check_quickly(document, stop, memory=subject.memory)
         if report.is_stopped or stop():
             return None
         subject.report = report

@@ -281,8 +281,8 @@ def findings_report(name: str, rows: Sequence[tuple[Finding, bool]], link: Link)
         grade = f"{finding.severity.value}, {_WORD[finding.confidence]}"
         note = "" if is_listed else "; not shown in the editor"
         place = link(Origin(finding.place.path, finding.place.span.line + 1))
-        parts.append(f"## {one_line(finding.message)}")
-        parts.append(f"{place} · `{finding.rule}` ({finding.code}) · {grade}{note}")
+        parts.append(f"## {finding.rule} at {place}")
+        parts.append(f"**{one_line(finding.message)}** ({grade}{note})")
         parts.append(_chain(finding, link, lambda _: ""))
     if not rows:
         parts.append("Nothing was found in this file.")

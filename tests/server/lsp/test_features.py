@@ -233,8 +233,8 @@ async def test_all_findings_are_shown_with_their_grade(editor: Editor) -> None:
     assert len(await editor.diagnostics(URI)) == 1
     report = await editor.command("torchwise.showAllFindings", URI)
     assert isinstance(report, str)
-    assert report.startswith("# Findings in train.py\n\n## a BUG\n\n[line 2](file:///project/train.py#L2)")
-    assert "`retained-graph` (TW101) · error, certain\n" in report
+    heading = "## retained-graph at [line 2](file:///project/train.py#L2)"
+    assert report.startswith(f"# Findings in train.py\n\n{heading}\n\n**a BUG** (error, certain)\n")
     assert "error, possible; not shown in the editor" in report
     assert "1. [line 1](file:///project/train.py#L1): the text starts here" in report
 
@@ -260,7 +260,7 @@ async def test_report_to_copy_has_no_links(editor: Editor) -> None:
     report = await editor.command("torchwise.reportAsMarkdown", URI)
     assert isinstance(report, str)
     assert "# Findings in train.py" in report and "# Memory of train.py" in report
-    assert "line 1 · `retained-graph`" in report and "file://" not in report
+    assert "## retained-graph at line 1\n" in report and "file://" not in report
     assert not editor.client.messages
 
 
