@@ -526,6 +526,66 @@ def test_rank_0_still_saves(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     assert before["written"] and after["written"]
 
 
+CALLED = (
+    HEAD
+    + """\
+model = nn.Linear(12, 4)
+seen = []
+model.register_forward_hook(lambda module, inputs, output: seen.append(module))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+losses = []
+for x, y in loader:
+    optimizer.zero_grad()
+    loss = nn.functional.cross_entropy(model.forward(x), y)
+    loss.backward()
+    optimizer.step()
+    losses.append(loss.item())
+"""
+)
+
+
+def test_a_called_module_runs_its_hooks() -> None:
+    new, safety = fixed(CALLED, "module-forward-called-directly")
+    assert safety is Safety.UNSAFE
+    before, after = execute(CALLED), execute(new)
+    assert same(before, after)
+    assert before["seen"] == []
+    assert len(after["seen"]) == len(after["losses"])
+
+
+BOOTSTRAPPED = """\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+losses = []
+
+
+def update(s, a, r, s2):
+    now = model(s).gather(1, a).squeeze(1)
+    target = r + 0.95 * model(s2).max(1)[0]
+    loss = nn.functional.mse_loss(now, target{detached})
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    losses.append(loss.item())
+
+
+for _ in range(20):
+    update(torch.randn(16, 4), torch.randint(0, 2, (16, 1)), torch.rand(16), torch.randn(16, 4))
+"""
+
+
+def test_a_detached_target_stands_still() -> None:
+    old, reference = BOOTSTRAPPED.format(detached=""), BOOTSTRAPPED.format(detached=".detach()")
+    new, safety = fixed(old, "target-not-detached")
+    assert safety is Safety.UNSAFE
+    assert same(execute(new), execute(reference))
+    assert not same(execute(old), execute(reference))
+
+
 def test_every_edit_that_an_example_shows_has_a_twin_here() -> None:
     """A rule whose edits are not executed above must not offer any."""
     tested = Path(__file__).read_text(encoding="utf-8")

@@ -1,0 +1,205 @@
+"""per-step-host-sync: each training step waits to log a number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchwise_analysis.findings import Confidence, Evidence, Fix, Place, Safety, Severity
+from torchwise_analysis.fixes import SourceFile
+from torchwise_analysis.interp.abstract.events import HostSync
+from torchwise_analysis.interp.abstract.loops import LoopKind
+from torchwise_analysis.interp.abstract.trace import Trace
+from torchwise_analysis.rules._accelerators import first_transfer, is_made_by_model
+from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
+from torchwise_analysis.rules._processes import in_file
+from torchwise_analysis.rules._reading import distinct
+
+WRONG = """
+import torch
+from torch import nn
+
+model = nn.Linear(12, 4).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def train(loader):
+    for step, (x, y) in enumerate(loader):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x.cuda()), y.cuda())
+        loss.backward()
+        optimizer.step()
+        print(step, loss.item())
+                    ^^^^^^^^^^^ per-step-host-sync hint certain
+"""
+
+RIGHT = """
+import torch
+from torch import nn
+
+model = nn.Linear(12, 4).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def train(loader):
+    for step, (x, y) in enumerate(loader):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x.cuda()), y.cuda())
+        loss.backward()
+        optimizer.step()
+        if step % 100 == 0:
+            print(step, loss.item())
+"""
+
+RULE = Rule(
+    code="TW803",
+    name="per-step-host-sync",
+    category=Category.PERFORMANCE,
+    severity=Severity.HINT,
+    claim="Every training step reads a number from the device, mostly to log it.",
+    cost=(
+        "The host waits for the step to finish and can prepare the next one only then, so that short steps "
+        "leave the device idle in between. Reports differ: 5 to 10 % of the time in one project, 40 ms a "
+        "step in another, next to nothing in a third. Measure before changing code."
+    ),
+    wrong=Example("Printed in each step", WRONG),
+    right=Example("Every hundredth step", RIGHT),
+    silent=(
+        "behind any test, such as one of a counter",
+        "nothing in the script moves to an accelerator, or the value lies on the host",
+        "one finding for each loop; loops that do not train",
+    ),
+    grading="Always a hint: the code is right. Certain: a model's output is read in the loop that steps.",
+    fix="Advice: add the detached value up on the device and read it every k steps.",
+    references=(
+        Reference(
+            "Performance tuning guide: avoid unnecessary CPU-GPU synchronization",
+            "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
+        ),
+        Reference(
+            "pytorch/torchtune#522: logging and synchronisation in each step",
+            "https://github.com/pytorch/torchtune/issues/522",
+        ),
+    ),
+    examples=(
+        Example(
+            "Added up in each step; only the first wait is reported",
+            """
+import torch
+from torch import nn
+
+device = torch.device("cuda")
+model = nn.Linear(12, 4).to(device)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def train(loader):
+    total = right = 0
+    for x, y in loader:
+        x, y = x.to(device), y.to(device)
+        optimizer.zero_grad()
+        scores = model(x)
+        loss = nn.functional.cross_entropy(scores, y)
+        loss.backward()
+        optimizer.step()
+        total += loss.item()
+                 ^^^^^^^^^^^ per-step-host-sync hint certain
+        right += (scores.argmax(1) == y).sum().item()
+    return total, right
+""",
+        ),
+        Example(
+            "Kept on the device, read once",
+            """
+import torch
+from torch import nn
+
+model = nn.Linear(12, 4).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def train(loader):
+    total = torch.zeros((), device="cuda")
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x.cuda()), y.cuda())
+        loss.backward()
+        optimizer.step()
+        total += loss.detach()
+    return total.item()
+""",
+        ),
+        Example(
+            "A script for the CPU",
+            """
+import torch
+from torch import nn
+
+model = nn.Linear(12, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def train(loader):
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        print(loss.item())
+""",
+        ),
+        Example(
+            "Evaluation may wait",
+            """
+import torch
+from torch import nn
+
+model = nn.Linear(12, 4).cuda()
+
+
+def evaluate(loader):
+    model.eval()
+    with torch.no_grad():
+        return sum(nn.functional.cross_entropy(model(x.cuda()), y.cuda()).item() for x, y in loader)
+""",
+        ),
+    ),
+)
+
+_READS = ("item", "tolist", "float()", "int()", "numpy", "print", "cpu", "format")
+
+
+def detect(trace: Trace) -> Iterator[Hit]:
+    move = first_transfer(trace)
+    if move is None:
+        return
+    stepping = {s.loops[-1].loop.place for s in trace.steps if s.loops}
+    seen: set[Place] = set()
+    for read in trace.of(HostSync):
+        turn = read.loops[-1] if read.loops else None
+        if turn is None or turn.loop.kind is not LoopKind.BATCHES or turn.loop.place not in stepping:
+            continue
+        if (
+            read.how not in _READS
+            or read.scene.guards
+            or read.scene.world
+            or not is_made_by_model(read.value)
+        ):
+            continue
+        if turn.loop.place in seen:
+            continue
+        seen.add(turn.loop.place)
+        yield Hit(
+            in_file(trace, read),
+            Severity.HINT,
+            Confidence.CERTAIN,
+            "this waits for the device in every training step. Reading every k steps, or adding up on the "
+            "device, lets the host run ahead.",
+            distinct(
+                (Evidence(move.place, "data moves to a device here"), Evidence(read.place, "read back here"))
+            ),
+            frozenset({("sync", read.place)}),
+        )
+
+
+def fixes(hit: Hit, file: SourceFile) -> Iterator[Fix]:  # noqa: ARG001 - advice needs no text
+    yield Fix("Read every k steps, or add the detached value up on the device", Safety.ADVICE, ())

@@ -1,0 +1,224 @@
+"""sync-in-hot-loop: the host asks the device for one element at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchwise_analysis.findings import Confidence, Evidence, Fix, Place, Safety, Severity
+from torchwise_analysis.fixes import SourceFile
+from torchwise_analysis.interp.abstract.events import HostSync
+from torchwise_analysis.interp.abstract.loops import LoopKind, Turn
+from torchwise_analysis.interp.abstract.trace import Trace
+from torchwise_analysis.rules._accelerators import first_transfer, is_made_by_model
+from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
+from torchwise_analysis.rules._processes import in_file
+from torchwise_analysis.rules._reading import distinct, loop_words
+
+WRONG = """
+import torch
+from torch import nn
+
+model = nn.Linear(12, 4).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def train(loader):
+    right = 0
+    for x, y in loader:
+        scores = model(x.cuda())
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(scores, y.cuda()).backward()
+        optimizer.step()
+        for row in scores.argmax(1):
+            right += row.item() == 3
+                     ^^^^^^^^^^ sync-in-hot-loop warning certain
+"""
+
+RIGHT = """
+import torch
+from torch import nn
+
+model = nn.Linear(12, 4).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def train(loader):
+    right = torch.zeros((), dtype=torch.long, device="cuda")
+    for x, y in loader:
+        scores = model(x.cuda())
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(scores, y.cuda()).backward()
+        optimizer.step()
+        right += (scores.argmax(1) == 3).sum()
+"""
+
+RULE = Rule(
+    code="TW802",
+    name="sync-in-hot-loop",
+    category=Category.PERFORMANCE,
+    severity=Severity.WARNING,
+    claim="Inside a training step, a loop over elements reads values from the device one by one.",
+    cost=(
+        "Each read waits until the device has finished everything before it, copies four bytes, and leaves "
+        "the device without work until the host has caught up. With hundreds of reads in a step the GPU "
+        "mostly idles. One project's step became about twice as fast without them."
+    ),
+    wrong=Example("One read for each row", WRONG),
+    right=Example("Counted on the device", RIGHT),
+    silent=(
+        "nothing in the script moves to an accelerator, or the value lies on the host (`.cpu()`, NumPy)",
+        "behind a test of a counter, such as logging every hundredth step",
+        "a short literal loop, or a loop that runs a forward in each turn",
+        "loops that do not train",
+    ),
+    grading="Always a warning. Certain: a model's output is read and data is seen to move to a device.",
+    fix="Advice: reduce on the device and read once, or move the whole tensor with one `.tolist()`.",
+    references=(
+        Reference(
+            "Performance tuning guide: avoid unnecessary CPU-GPU synchronization",
+            "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
+        ),
+        Reference(
+            "CUDA semantics: asynchronous execution",
+            "https://docs.pytorch.org/docs/stable/notes/cuda.html#asynchronous-execution",
+        ),
+    ),
+    examples=(
+        Example(
+            "Counted by index",
+            """
+import torch
+from torch import nn
+
+model = nn.Linear(12, 4).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def train(loader, names):
+    for x, y in loader:
+        scores = model(x.cuda())
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(scores, y.cuda()).backward()
+        optimizer.step()
+        for i in range(len(scores)):
+            names.append(scores[i].argmax().item())
+                         ^^^^^^^^^^^^^^^^^^^^^^^^^ sync-in-hot-loop warning certain
+""",
+        ),
+        Example(
+            "Moved once, read on the host",
+            """
+import torch
+from torch import nn
+
+model = nn.Linear(12, 4).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def train(loader):
+    right = 0
+    for i, (x, y) in enumerate(loader):
+        scores = model(x.cuda())
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(scores, y.cuda()).backward()
+        optimizer.step()
+        if i % 100 == 0:
+            for row in scores.argmax(1).cpu():
+                right += row.item() == 3
+""",
+        ),
+        Example(
+            "A script for the CPU",
+            """
+import torch
+from torch import nn
+
+model = nn.Linear(12, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def train(loader):
+    right = 0
+    for x, y in loader:
+        scores = model(x)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(scores, y).backward()
+        optimizer.step()
+        for row in scores.argmax(1):
+            right += row.item() == 3
+""",
+        ),
+        Example(
+            "Three heads, in a literal",
+            """
+import torch
+from torch import nn
+
+model = nn.Linear(12, 4).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def train(loader):
+    for i, (x, y) in enumerate(loader):
+        scores = model(x.cuda())
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(scores, y.cuda()).backward()
+        optimizer.step()
+        if i % 10 == 0:
+            for column in (0, 1, 2):
+                print(scores[:, column].mean().item())
+""",
+        ),
+    ),
+)
+
+_READS = ("item", "tolist", "float()", "int()", "bool()", "numpy", "if")
+_ELEMENTS = (LoopKind.TENSOR, LoopKind.RANGE, LoopKind.LIST)
+
+
+def detect(trace: Trace) -> Iterator[Hit]:
+    move = first_transfer(trace)
+    if move is None:
+        return
+    stepping = {s.loops[-1].loop.place for s in trace.steps if s.loops}
+    running = {turn.loop.place for forward in trace.forwards for turn in forward.loops}
+    for read in trace.of(HostSync):
+        turns = [turn for turn in read.loops if not turn.loop.is_call]
+        if read.how not in _READS or not is_made_by_model(read.value) or _is_rare(read):
+            continue
+        if len(turns) > 1 and _is_per_element(trace, turns, stepping, running):
+            yield _hit(trace, read, turns[-1], move.place)
+
+
+def _is_rare(read: HostSync) -> bool:
+    return any(guard.kind in ("periodic", "flag", "rank", "handler") for guard in read.scene.guards)
+
+
+def _is_per_element(trace: Trace, turns: list[Turn], stepping: set[Place], running: set[Place]) -> bool:
+    """Is the innermost loop one over elements, inside a loop that steps?"""
+    inner = turns[-1].loop
+    if inner.kind not in _ELEMENTS or inner.place in running or trace.is_bounded([inner]):
+        return False
+    return any(turn.loop.place in stepping for turn in turns[:-1])
+
+
+def _hit(trace: Trace, read: HostSync, turn: Turn, moved: Place) -> Hit:
+    return Hit(
+        in_file(trace, read),
+        Severity.WARNING,
+        Confidence.CERTAIN,
+        f"every turn of the {loop_words(turn.loop)} waits for the device to read one element. Reduce on the "
+        "device, or read all at once with `.tolist()`.",
+        distinct(
+            (
+                Evidence(moved, "data moves to a device here"),
+                Evidence(turn.loop.place, "this loop runs in each training step"),
+                Evidence(read.place, "and waits here, once for each element"),
+            )
+        ),
+        frozenset({("sync", read.place)}),
+    )
+
+
+def fixes(hit: Hit, file: SourceFile) -> Iterator[Fix]:  # noqa: ARG001 - advice needs no text
+    yield Fix("Reduce on the device and read once", Safety.ADVICE, ())
