@@ -18,10 +18,12 @@ from torchwise_analysis.findings import Finding, Place
 from torchwise_analysis.names.environment import library_folders
 from torchwise_analysis.names.project import Project, project_roots
 from torchwise_analysis.settings import Settings, matches_any
+from torchwise_analysis.source.collector import collector_paused
 
 if TYPE_CHECKING:
     from torchwise_analysis.fixes import SourceFile
     from torchwise_analysis.interp.abstract.entries import FunctionKey
+    from torchwise_analysis.interp.abstract.runs import Memory
     from torchwise_analysis.interp.abstract.trace import Silence, Trace
     from torchwise_analysis.plan import EstimateRequest
     from torchwise_analysis.source.nodes import Module
@@ -154,16 +156,20 @@ class Engine:
         document: Analysable,
         stop: Stop = never,
         reached_elsewhere: frozenset[FunctionKey] = frozenset(),
+        memory: Memory | None = None,
     ) -> CheckReport:
         """All findings, their fixes not yet verified: for an editor that asks at every keystroke.
 
         reached_elsewhere: functions of the document that other files are known to call. What they are called
         with is seen there, so here they are not judged with arguments that nobody knows.
+        memory: of earlier checks of this document. What an edit did not touch is not analysed again; the
+        report is the same as without.
         """
         problems: tuple[Problem, ...] = ()
         try:
             problems = _syntax_problems(document)
-            report = self._judge(document, stop, reached_elsewhere)
+            with collector_paused():
+                report = self._judge(document, stop, reached_elsewhere, memory)
         except Exception as error:  # the border: whatever breaks inside is one problem of one document
             return CheckReport(problems=(*problems, _failure(document.path, "the analysis", error)))
         if stop():
@@ -206,12 +212,18 @@ class Engine:
 
     # ------------------------------------------------------------------ inside the border
 
-    def _judge(self, document: Analysable, stop: Stop, reached: frozenset[FunctionKey]) -> CheckReport:
+    def _judge(
+        self,
+        document: Analysable,
+        stop: Stop,
+        reached: frozenset[FunctionKey],
+        memory: Memory | None = None,
+    ) -> CheckReport:
         from torchwise_analysis.fixes import SourceFile
         from torchwise_analysis.interp import abstract
         from torchwise_analysis.rules import judge
 
-        trace = abstract.run(document.module, self.project, stop=stop, reached=reached)
+        trace = abstract.run(document.module, self.project, stop=stop, reached=reached, memory=memory)
         file = SourceFile(document.path, document.text, document.module)
         result = judge(
             trace, file, self.settings, ignored=self._ignored(document.path), others=self._others(trace)

@@ -279,7 +279,8 @@ def statements(module: nodes.Module) -> Iterator[tuple[nodes.Stmt, Span]]:
 def innermost_statement(module: nodes.Module, span: Span) -> tuple[nodes.Stmt, Span] | None:
     """The innermost statement whose range holds `span`."""
     found = None
-    for statement, place in statements(module):
+    block: Iterable[nodes.Node] = (outer for outer in module.body if _holds(outer.span, span))
+    for statement, place in _placed_statements(block, 0):
         if _holds(place, span):
             found = (statement, place)
     return found

@@ -181,6 +181,9 @@ def named_in_comments(text: str) -> Iterable[tuple[str, Span]]:
 
 def _suppressions(file: SourceFile, names: Mapping[str, str], settings: Settings) -> Iterable[Suppression]:
     first_statement = min((node.span.line for node in file.module.body), default=len(file.lines))
+    lowered = file.text.lower()
+    if "torchwise" not in lowered and "noqa" not in lowered:
+        return  # finding all comments costs more than the rest
     for comment in comments(file.text):
         yield from _ours(file, comment, names, first_statement)
         yield from _noqa(comment, names, settings)

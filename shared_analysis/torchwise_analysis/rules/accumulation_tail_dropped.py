@@ -10,6 +10,7 @@ from torchwise_analysis.interp.abstract.events import Backward, Clear, Step
 from torchwise_analysis.interp.abstract.loops import LoopPath
 from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.interp.abstract.values import Gradients
+from torchwise_analysis.rules._frames import call_beside
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
 from torchwise_analysis.rules._reading import called, distinct, grade, step
 
@@ -180,7 +181,7 @@ def train(loader):
 
 def detect(trace: Trace) -> Iterator[Hit]:
     windows = _windows(trace)
-    for event in trace.events:
+    for event in trace.of_any(Clear, Backward):
         if isinstance(event, Clear):
             for one in _left_over(event.before, event.optimizer.id, windows):
                 if _is_outside(event, one[1]):
@@ -247,6 +248,10 @@ def _wiped(trace: Trace, clear: Clear, place: Place, one: Step) -> Hit:
         "micro-batches behind the last full window are computed and then cleared without a step: up to "
         "window - 1 of them in every epoch. Step on the last batch too."
     )
+    backward = next(
+        (b for b in reversed(trace.backwards) if b.place == place and b.order < clear.order), None
+    )
+    place = place if backward is None else call_beside(backward, clear)
     links = [Evidence(place, "this backward belongs to a window of several batches")]
     links += step(one.place, f"{called(one.optimizer, 'the optimizer')} steps on full windows only")
     links += step(clear.place, "the rest of an epoch is cleared here")

@@ -13,6 +13,7 @@ from torchwise_analysis.fixes import (
 )
 from torchwise_analysis.interp.abstract.events import Backward, Clip, Step
 from torchwise_analysis.interp.abstract.trace import Trace
+from torchwise_analysis.rules._frames import call_beside
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
 from torchwise_analysis.rules._reading import belief_in, distinct, grade, step
 from torchwise_analysis.source import nodes
@@ -238,7 +239,7 @@ def train(loader):
 
 def detect(trace: Trace) -> Iterator[Hit]:
     scaled: dict[Place, Backward] = {}
-    for event in trace.events:
+    for event in trace.of_any(Backward, Clip):
         if isinstance(event, Backward):
             scaled[event.place] = event
         elif isinstance(event, Clip) and event.owner is None and "clip_grad" in event.how:
@@ -253,7 +254,7 @@ def detect(trace: Trace) -> Iterator[Hit]:
 
 
 def _hit(trace: Trace, clip: Clip, oid: int, backward: Backward, is_mixed: bool) -> Hit:
-    place = _call_beside(clip, backward)
+    place = call_beside(clip, backward)
     later = [
         one
         for one in trace.steps
@@ -269,16 +270,6 @@ def _hit(trace: Trace, clip: Clip, oid: int, backward: Backward, is_mixed: bool)
         frozenset({("optimizer", oid)}),
         (place, later[0] if later else None),
     )
-
-
-def _call_beside(clip: Clip, backward: Backward) -> Place:
-    """The clip itself, or the call of the helper that clips, in the frame that ran the backward."""
-    shared = 0
-    while shared < min(len(clip.calls), len(backward.calls)) and (
-        clip.calls[shared] == backward.calls[shared]
-    ):
-        shared += 1
-    return clip.calls[shared].place if shared < len(clip.calls) else clip.place
 
 
 def _confidence(trace: Trace, clip: Clip, oid: int, is_mixed: bool) -> Confidence:

@@ -266,7 +266,7 @@ def train(loader):
 
 
 def detect(trace: Trace) -> Iterator[Hit]:
-    changes = [e for e in trace.events if isinstance(e, Backward | Step | Clear | Clip)]
+    changes = trace.of_any(Backward, Step, Clear, Clip)
     for index, clip in enumerate(changes):
         if not isinstance(clip, Clip) or "clip_grad" not in clip.how:
             continue

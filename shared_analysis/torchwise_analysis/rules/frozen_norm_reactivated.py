@@ -229,7 +229,7 @@ def fit(loader, held_out):
 def detect(trace: Trace) -> Iterator[Hit]:
     frozen: dict[int, ModeChange] = {}  # part -> the eval() that froze it
     pending: dict[int, tuple[ModeChange, dict[int, ModeChange]]] = {}
-    for event in trace.events:
+    for event in trace.of_any(ModeChange, Forward):
         if isinstance(event, ModeChange) and event.to == "eval":
             if _chooses(event):
                 frozen[event.module.id] = event

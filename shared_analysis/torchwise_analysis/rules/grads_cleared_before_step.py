@@ -244,7 +244,7 @@ def train(loader):
 def detect(trace: Trace) -> Iterator[Hit]:
     last: dict[int, Clear] = {}
     backwards: dict[tuple[int, Place], list[Backward]] = {}
-    for event in trace.events:
+    for event in trace.of_any(Backward, Clear, Step):
         if isinstance(event, Backward):
             for optimizer in event.before:
                 backwards.setdefault((optimizer, event.place), []).append(event)

@@ -252,7 +252,7 @@ def detect(trace: Trace) -> Iterator[Hit]:
 def _windows(trace: Trace) -> Iterator[_Window]:
     """Steps with the last backward before them, where that ran a wrapped model."""
     last: dict[int, Backward] = {}
-    for event in trace.events:
+    for event in trace.of_any(Backward, Step):
         if isinstance(event, Backward):
             for optimizer in event.before:
                 last[optimizer] = event

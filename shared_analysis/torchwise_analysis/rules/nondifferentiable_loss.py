@@ -166,7 +166,7 @@ _DISCRETE = (
 
 def detect(trace: Trace) -> Iterator[Hit]:
     losses: dict[Cut, LossCall] = {}
-    for event in trace.events:
+    for event in trace.of_any(LossCall, Backward):
         if isinstance(event, LossCall):
             for value in event.inputs:
                 if value.cut is not None and value.cut.how in _DISCRETE and not value.passes:

@@ -199,7 +199,7 @@ def train(loader):
 def detect(trace: Trace) -> Iterator[Hit]:
     backwards: dict[Place, Backward] = {}
     updated = frozenset(event.scaler.id for event in trace.of(ScalerUpdate))
-    for event in trace.events:
+    for event in trace.of_any(Backward, Step):
         if isinstance(event, Backward):
             backwards[event.place] = event
         elif isinstance(event, Step):

@@ -169,8 +169,9 @@ _TABLES = (
     "_constructed",
 )
 
-# Ids and orders of events of one run; runs of a file are numbered.
-RUN_BITS = 24
+# Ids and orders of events of one run; runs of a file are numbered. A prime: with a power of two, things made
+# at the same point of two runs would meet in dictionaries.
+RUN_LENGTH = 16_777_619
 # Ids of parts of shared things begin here, above those of any run.
 SHARED_IDS = 1 << 60
 
@@ -289,7 +290,7 @@ class Machine:
         self.modules: dict[str, int] = {}
         self.counts = Counts()
         self.shared_ids = 0 if base is None else base.last_id
-        self.last_id = number << RUN_BITS
+        self.last_id = number * RUN_LENGTH
         self._scene: ev.Scene | None = None
         self._loops: dict[tuple[str, int, int], Loop] = {}
         self._constructed: dict[tuple[object, ...], int] = {}
@@ -450,7 +451,7 @@ class Machine:
     def emit(self, event_type: Callable[..., E], where: nd.Node | Place, **fields: object) -> E:
         """Record an event of this kind at a node or place."""
         place = where if isinstance(where, Place) else self.place(where)
-        order = (self.number << RUN_BITS) + len(self.events)
+        order = (self.number * RUN_LENGTH) + len(self.events)
         event = event_type(order, place, self.scene(), **fields)
         if len(self.events) >= self.events_left:
             raise OutOfFuelError

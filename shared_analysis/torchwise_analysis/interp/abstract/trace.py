@@ -90,17 +90,17 @@ class Trace:
     analysed_files: tuple[str, ...] = ()
     reached: frozenset[tuple[str, int, int, str]] = frozenset()
     ground: Ground | None = None
-    _kinds: dict[type, tuple[ev.Event, ...]] = field(default_factory=dict[type, "tuple[ev.Event, ...]"])
     _cache: dict[str, object] = field(default_factory=dict[str, object])
 
     # ------------------------------------------------------------------ events
 
     def of(self, kind: type[E]) -> tuple[E, ...]:
         """Events of one type in the order in which they happened."""
-        found = self._kinds.get(kind)
-        if found is None:
-            found = self._kinds[kind] = tuple(e for e in self.events if type(e) is kind)
-        return cast("tuple[E, ...]", found)
+        return cast("tuple[E, ...]", self._once("kinds", self._by_kind).get(kind, ()))
+
+    def of_any(self, *kinds: type[E]) -> tuple[E, ...]:
+        """Events of several types in the order in which they happened."""
+        return tuple(sorted((e for kind in kinds for e in self.of(kind)), key=_order))
 
     @property
     def forwards(self) -> tuple[ev.Forward, ...]:
@@ -128,11 +128,14 @@ class Trace:
 
     def api(self, *names: str) -> tuple[ev.ApiCall, ...]:
         """Calls of these qualified names; a name ending in `.` is a prefix."""
-        return tuple(
+        by_name = self._once("api", self._by_name)
+        found = [
             e
-            for e in self.of(ev.ApiCall)
-            if any(e.name == n or (n.endswith(".") and e.name.startswith(n)) for n in names)
-        )
+            for name, events in by_name.items()
+            if name in names or any(n.endswith(".") and name.startswith(n) for n in names)
+            for e in events
+        ]
+        return tuple(sorted(found, key=_order))
 
     def place(self, path: str, span: Span) -> Place:
         """The place of a span on a function's or class's source, shifted by its `line`.
@@ -178,6 +181,11 @@ class Trace:
         """Ids of modules (and their parents) that a training forward ran."""
         return self._once("trained_modules", self._trained_modules)
 
+    def is_trained_after(self, order: int, oids: Iterable[int]) -> bool:
+        """Did a forward behind the event `order` run one of these modules, and a backward reach it?"""
+        last = self._once("last_trained", self._last_trained)
+        return any(last.get(oid, -1) > order for oid in oids)
+
     def forward_of(self, pass_: int) -> ev.Forward:
         return self.passes[pass_].forward
 
@@ -192,7 +200,7 @@ class Trace:
 
     def parts(self, oid: int) -> tuple[Obj, ...]:
         """Every object that is a part of this one, in order of making."""
-        return tuple(o for o in self.objects.values() if o.id != oid and oid in self.lineage(o.id))
+        return tuple(self._once("parts", self._by_whole).get(oid, ()))
 
     def has_layer(self, oid: int, *type_parts: str) -> bool:
         """Is the object, or a part of it, a library module whose type name contains one of these?"""
@@ -268,6 +276,25 @@ class Trace:
             self._cache[name] = make()
         return cast("R", self._cache[name])
 
+    def _by_kind(self) -> Mapping[type, tuple[ev.Event, ...]]:
+        found: dict[type, list[ev.Event]] = {}
+        for event in self.events:
+            found.setdefault(type(event), []).append(event)
+        return {kind: tuple(events) for kind, events in found.items()}
+
+    def _by_name(self) -> Mapping[str, list[ev.ApiCall]]:
+        found: dict[str, list[ev.ApiCall]] = {}
+        for event in self.of(ev.ApiCall):
+            found.setdefault(event.name, []).append(event)
+        return found
+
+    def _by_whole(self) -> Mapping[int, list[Obj]]:
+        found: dict[int, list[Obj]] = {}
+        for obj in self.objects.values():
+            for whole in self.lineage(obj.id)[1:]:
+                found.setdefault(whole, []).append(obj)
+        return found
+
     def _trained(self) -> Mapping[int, ev.Backward]:
         out: dict[int, ev.Backward] = {}
         for e in self.backwards:
@@ -291,6 +318,14 @@ class Trace:
                     todo.append(p)
         return frozenset(used)
 
+    def _last_trained(self) -> Mapping[int, int]:
+        found: dict[int, int] = {}
+        for p in self.trained:
+            order = self.passes[p].forward.order
+            for oid in self.passes[p].modules:
+                found[oid] = max(order, found.get(oid, -1))
+        return found
+
     def _trained_modules(self) -> frozenset[int]:
         out: set[int] = set()
         for p in self.trained:
@@ -300,3 +335,7 @@ class Trace:
 
     def _training_sources(self) -> frozenset[int]:
         return frozenset(s for p in self.trained for s in self.passes[p].forward.sources)
+
+
+def _order(event: ev.Event) -> int:
+    return event.order

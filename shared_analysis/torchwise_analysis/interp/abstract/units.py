@@ -32,8 +32,8 @@ class Change(Enum):
 class Unit:
     """A top-level statement.
 
-    key: of its text; empty when the text does not tell all (it is broken in places). placed: as it is run, in
-    its blocks. line: where it stands in the document. blocks: first lines of its own block and of those of the
+    key: of its text; empty when the text does not tell all (it is broken in places). placed: as it is run,
+    in its blocks. line: where it stands in the document. blocks: first lines of its own and of those of the
     members of its classes, with the distance of each from `line` in the document.
     called: names that it calls or hands to a call.
     """
@@ -155,7 +155,7 @@ class _Edit:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A member of a class: its statements, whose spans count from the document's `line`, and its first line."""
+    """A member of a class: statements whose spans count from the document's `line`, and its first line."""
 
     body: nd.Block
     line: int
