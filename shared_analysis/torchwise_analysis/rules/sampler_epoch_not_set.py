@@ -129,6 +129,34 @@ def main(dataset):
 """,
         ),
         Example(
+            "One of two samplers, the other for a single process",
+            """
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, RandomSampler
+
+
+def main(dataset, local_rank):
+    model = nn.Linear(12, 4)
+    if local_rank == -1:
+        sampler = RandomSampler(dataset)
+    else:
+        dist.init_process_group("nccl")
+        sampler = DistributedSampler(dataset)
+        model = DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = DataLoader(dataset, batch_size=32, sampler=sampler)
+    for epoch in range(10):
+    ^^^ sampler-epoch-not-set warning certain
+        for x, y in loader:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+""",
+        ),
+        Example(
             "Set on the sampler, in a helper",
             """
 import torch
@@ -215,14 +243,21 @@ def detect(trace: Trace) -> Iterator[Hit]:
     managed = {thing.id for event in trace.of(Prepared) for thing in event.objects}
     excused = known | managed | trace.escaped
     for built in trace.of(LoaderBuilt):
-        sampler = built.sampler
-        if not isinstance(sampler, Obj) or not _shuffles_by_epoch(sampler):
-            continue
-        if {sampler.id, built.loader.id} & excused or not trace.is_training_source(built.loader.id):
+        sampler = _epoch_sampler(built)
+        if sampler is None or {sampler.id, built.loader.id} & excused:
             continue
         walk = _repeated_walk(trace, built.loader)
         if walk is not None:
             yield _hit(built, sampler, *walk)
+
+
+def _epoch_sampler(built: LoaderBuilt) -> Obj | None:
+    """The sampler that shuffles by epoch, also as one of two (the other for a single process)."""
+    given = built.loader.arguments.get("sampler", 3)
+    for value in (*(alternatives(given) if given is not None else ()), built.sampler):
+        if isinstance(value, Obj) and value.kind is Kind.SAMPLER and _shuffles_by_epoch(value):
+            return value
+    return None
 
 
 def _shuffles_by_epoch(sampler: Obj) -> bool:
@@ -233,9 +268,10 @@ def _shuffles_by_epoch(sampler: Obj) -> bool:
 
 
 def _repeated_walk(trace: Trace, loader: Obj) -> tuple[LoopEntered, Loop] | None:
-    """A loop over the loader, and the loop around it that begins it anew."""
+    """A training loop over the loader, and the loop around it that begins it anew."""
+    training = {turn.loop.place for one in trace.backwards for turn in one.loops}
     for entered in trace.of(LoopEntered):
-        if not _walks_over(entered.over, loader):
+        if entered.loop_place not in training or not _walks_over(entered.over, loader):
             continue
         outer = _outer_loop(entered.loops, loader.birth)
         if outer is not None:
