@@ -91,9 +91,14 @@ async function userSettings(more) {
 }
 
 async function close(name) {
-  await tab(name).hover();
-  await tab(name).locator('.codicon-close').click();
-  await tab(name).waitFor({ state: 'detached' });
+  for (let attempt = 0; attempt < 5; attempt++) {
+    await tab(name).click({ timeout: 2000 }).catch(() => {});
+    await page.keyboard.press('Control+w');
+    if (await tab(name).waitFor({ state: 'detached', timeout: 3000 }).then(() => true, () => false)) {
+      return;
+    }
+  }
+  throw new Error(`${name} stays open`);
 }
 
 const menuItem = (title) => page.locator('.action-widget', { hasText: title });
@@ -159,7 +164,7 @@ try {
   await step('a rule is picked and explained', async () => {
     await line(/history\.append\(loss\)/).click();
     await palette('torchwise: Explain a Rule');
-    await page.locator('.quick-input-list-entry', { hasText: /missing-zero-grad/ }).first().waitFor();
+    await page.locator('.quick-input-list-entry', { hasText: /retained-graph/ }).first().waitFor();
     await shot('rules.png');
     await page.keyboard.type('stuck-eval');
     await page.keyboard.press('Enter');
@@ -185,8 +190,8 @@ try {
     await page.locator('.quick-input-list-entry', { hasText: /rtx-4090/ }).first().waitFor();
     await shot('gpus.png');
     await page.keyboard.type('t4');
-    const row = page.locator('.quick-input-list-entry', { hasText: /^t4/ });
-    await row.locator('.label-name').click();
+    const row = page.locator('.quick-input-list-entry', { hasText: /^t4/ }).first();
+    await row.locator('.label-name').first().click();
     await page.locator('.quick-input-widget .count-badge, .quick-input-count', { hasText: /2/ }).first().waitFor();
     await page.keyboard.press('Enter');
     await until(() => code.read('.vscode/settings.json').includes('t4'));

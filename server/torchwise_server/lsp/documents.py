@@ -95,7 +95,7 @@ class OpenDocument:
         self.checked: Checked | None = None
         self.estimated: Estimated | None = None
         self.lenses: tuple[tuple[str, int], ...] = ()  # titles and lines the client was last asked to show
-        self.hinted: object = None  # what inlay hints were last shown for
+        self.hinted: tuple[tuple[int, str], ...] = ()  # lines and texts of inlay hints, likewise
         self._shifts: deque[_Shift] = deque(maxlen=1000)
 
     @property

@@ -223,6 +223,23 @@ async def test_hints_tell_what_a_line_holds_at_the_peak(editor: Editor) -> None:
         await editor.until(lambda: editor.hint_refreshes)
 
 
+@only_vscode
+async def test_hints_and_lenses_go_when_they_are_switched_off(editor: Editor) -> None:
+    def set_to(shown: bool) -> None:
+        editor.client.set_configuration({"torchwise": {"inlayHints": shown, "codeLens": shown}})
+        changed = lsp.DidChangeConfigurationParams(None)
+        editor.client.workspace_did_change_configuration(changed)
+
+    await editor.start()
+    set_to(True)
+    editor.open(URI, "for x in y:\n    pass\n")
+    await editor.until(lambda: editor.hint_refreshes == editor.lens_refreshes == 1)
+    assert len(await editor.hints(URI)) == len(await editor.lenses(URI)) == 1
+    set_to(False)
+    await editor.until(lambda: editor.hint_refreshes == editor.lens_refreshes == 2)
+    assert not await editor.hints(URI) and not await editor.lenses(URI)
+
+
 # --------------------------------------------------------------------------- commands
 
 

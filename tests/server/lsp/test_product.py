@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from lsprotocol import types as lsp
-from tests.server.lsp.editor import Editor, launched, lsp_range
+from tests.server.lsp.editor import Editor, launched, lsp_range, soon
 
 SAMPLE = Path(__file__).parents[2] / "editors" / "workspace" / "train.py"
 
@@ -49,6 +49,40 @@ async def test_broken_code_keeps_the_findings_elsewhere(real_editor: Editor, tmp
     real_editor.edit(uri, (end + 3, 4), (end + 3, 8), "return (model(")
     after = await real_editor.diagnostics(uri)
     assert [item.range for item in after] == [item.range for item in before] != []
+
+
+@pytest.mark.parametrize("client_name", ["visual-studio-code", "neovim"])
+async def test_everything_else_with_the_real_engine(real_editor: Editor, tmp_path: Path) -> None:
+    editor, text = real_editor, SAMPLE.read_text("utf-8")
+    closed = tmp_path / "closed.py"
+    closed.write_text(text, "utf-8")
+    options = {"inlayHints": True, "workspaceDiagnostics": True, "clientShowsReports": True}
+    await editor.start(options, tmp_path)
+    uri = (tmp_path / "train.py").as_uri()
+    editor.open(uri, text)
+    (found,) = await editor.diagnostics(uri)
+
+    (action,) = await editor.actions(uri, lsp_range((0, 0), (0, 0)), only=["source.fixAll"])
+    fixed = editor.apply(text, (await editor.resolved(action)).edit, uri)
+    assert fixed == text.replace("history.append(loss)", "history.append(loss.detach())")
+
+    start = found.range.start
+    evidence = await editor.command("torchwise.showEvidence", uri, start.line, start.character)
+    assert isinstance(evidence, str) and "`loss.backward()`" in evidence
+    await editor.command("torchwise.showMemoryReport", uri)
+    hints = {hint.position.line: str(hint.label) for hint in await editor.hints(uri)}
+    forward = text.splitlines().index("    loss = F.cross_entropy(model(inputs), targets)")
+    assert hints[forward].endswith("iB at the peak")
+
+    report = await soon(editor.client.workspace_diagnostic_async(lsp.WorkspaceDiagnosticParams([])))
+    (item,) = report.items
+    assert isinstance(item, lsp.WorkspaceFullDocumentDiagnosticReport)
+    assert (item.uri, [one.code for one in item.items]) == (closed.as_uri(), ["retained-graph"])
+
+    ignore = [one for one in await editor.actions(uri, found.range) if "in this file" in one.title]
+    edit = (await editor.resolved(ignore[0])).edit
+    editor.replace(uri, editor.apply(text, edit, uri))
+    assert await editor.diagnostics(uri) == []
 
 
 @pytest.mark.parametrize("client_name", ["visual-studio-code"])

@@ -49,9 +49,10 @@ def inlay_hints(ls: TorchwiseServer, params: lsp.InlayHintParams) -> list[lsp.In
 
 def refresh(ls: TorchwiseServer, document: OpenDocument) -> None:
     """Ask the client for its hints again, if they say something else now."""
-    if not ls.session.client.refreshes_hints or not ls.session.options_for(document).inlay_hints:
+    if not ls.session.client.refreshes_hints:
         return
-    now = tuple((line, alive_hint(groups)) for line, groups in _by_line(document))
+    is_on = ls.session.options_for(document).inlay_hints
+    now = tuple((line, alive_hint(groups)) for line, groups in _by_line(document)) if is_on else ()
     if now != document.hinted:
         document.hinted = now
         ls.workspace_inlay_hint_refresh(None)

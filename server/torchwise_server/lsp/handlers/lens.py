@@ -63,18 +63,15 @@ def resolve(ls: TorchwiseServer, lens: lsp.CodeLens) -> lsp.CodeLens:
 def refresh(ls: TorchwiseServer, document: OpenDocument) -> None:
     """Ask the client for its lenses again, if they say something else or stand elsewhere now."""
     answer = document.estimated
-    if (
-        answer is None
-        or not ls.session.client.refreshes_lenses
-        or not ls.session.options_for(document).code_lens
-    ):
+    if answer is None or not ls.session.client.refreshes_lenses:
         return
+    shown = answer.estimates if ls.session.options_for(document).code_lens else ()
     now = tuple(
         (
             lens_title(estimate, stale=answer.is_kept),
             document.current_line(estimate.origin.line - 1, answer.made_at),
         )
-        for estimate in answer.estimates
+        for estimate in shown
     )
     if now != document.lenses:
         document.lenses = now
