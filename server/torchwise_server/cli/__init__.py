@@ -95,7 +95,7 @@ examples:
   torchwise explain retained-graph
 
 exit status:
-  0 nothing found · 1 findings · 2 could not run · 3 nothing found, but some files could not be read
+  0 nothing that fails · 1 findings that fail · 2 could not run · 3 some files not read or not answered
 
 `torchwise COMMAND --help` tells more. --version prints the version ({__version__})."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from torchwise_server.cli import Exit, UsageError
 from torchwise_server.cli.console import report_console
 from torchwise_server.cli.output import complain, say
 from torchwise_server.reporters.sources import Sources
+from torchwise_server.reporters.words import amount
 
 if TYPE_CHECKING:
     from torchwise_memory.hardware import Gpu
@@ -39,6 +41,10 @@ def answer(options: argparse.Namespace) -> int:
 
     if options.files:
         raise UsageError("--model describes a run without a script; leave the files out")
+    if options.model == "list":
+        return _list_models(options.format)
+    if options.fail_on and not options.gpu:
+        raise UsageError("--fail-on compares with a card: name one with --gpu")
     try:
         cards = [find(name) for name in options.gpu]
     except UnknownGpuError as error:
@@ -48,6 +54,8 @@ def answer(options: argparse.Namespace) -> int:
 
     answered = run(workload)
     if answered.peak.allocated is None:
+        if answered.why.startswith("unknown model"):
+            raise UsageError(f"{answered.why}; `torchwise estimate --model list` shows all")
         complain(f"no estimate: {answered.why}")
         return Exit.UNREAD
     estimate = _estimate(options, workload, answered, cards)
@@ -56,6 +64,24 @@ def answer(options: argparse.Namespace) -> int:
         floor = _BADNESS.index(Verdict(options.fail_on))
         judged = [gpu.verdict for gpu in estimate.gpus if gpu.verdict is not Verdict.UNKNOWN]
         return Exit.FINDINGS if any(_BADNESS.index(v) >= floor for v in judged) else Exit.OK
+    return Exit.OK
+
+
+def _list_models(form: str) -> int:
+    from torchwise_memory.families import torchvision, vision
+    from torchwise_memory.presets import presets
+
+    models = sorted(presets(), key=lambda preset: preset.name)
+    networks = sorted({*vision.TRANSFORMERS, *vision.STAGES, *torchvision.MODELS})
+    if form != "text":
+        rows = [{"name": each.name, "parameters": each.parameters, "source": each.source} for each in models]
+        document = {"version": 1, "models": rows, "image_networks": networks}
+        say(json.dumps(document, indent=1))
+        return Exit.OK
+    for each in models:
+        say(f"{each.name:<28}  {amount(each.parameters):>8}  {each.source.removesuffix(' config.json')}")
+    for name in networks:
+        say(f"{name:<28}            torchvision or timm")
     return Exit.OK
 
 
@@ -113,8 +139,17 @@ def _estimate(
     ):
         if given is None and name in plan:
             plan[name] = PlanField(plan[name].value, Source.ASSUMED, None, why)
-    if options.seq_len is None and options.image_size is None:
-        plan["seq_len"] = PlanField(None, Source.UNKNOWN, None, "no --seq-len was given; see the assumptions")
+    assumed_length = next((words for words in answered.assumptions if words.endswith("tokens assumed")), "")
+    if options.seq_len is None and assumed_length:
+        plan["seq_len"] = PlanField(None, Source.UNKNOWN, None, "no --seq-len was given; see what is assumed")
+    if options.image_size is not None:
+        plan["image_size"] = PlanField((options.image_size, options.image_size), Source.CONFIGURED)
+    plan["checkpointing"] = PlanField(options.checkpointing, Source.CONFIGURED)
+    if options.lora is not None:
+        adapters = f"rank {options.lora}, on {options.lora_targets or 'q_proj,v_proj'}"
+        plan["lora"] = PlanField(adapters, Source.CONFIGURED)
+    if options.accumulate is not None:
+        plan["accumulation"] = PlanField(options.accumulate, Source.CONFIGURED)
     if options.task != "train":
         plan.pop("optimizer", None)
         plan.pop("checkpointing", None)
@@ -140,7 +175,7 @@ def _report(options: argparse.Namespace, estimate: Estimate) -> None:
     if options.format == "text":
         from torchwise_server.reporters import estimate_text
 
-        estimate_text.render((estimate,), (), sources, report_console())
+        estimate_text.render((estimate,), (), sources, report_console(), described=True)
         return
     from torchwise_server.reporters import estimate_json
 

@@ -73,6 +73,8 @@ def run(words: list[str]) -> int:
         raise UsageError(
             "name the files to estimate, for example: torchwise estimate train.py --gpu rtx-4090"
         )
+    if "-" in options.files:
+        raise UsageError("estimate reads files, not standard input: imports and paths decide what it finds")
     _require_known_gpus(options.gpu)
 
     from torchwise_server.cli.reading import Reader
@@ -127,7 +129,9 @@ def _parser() -> Parser:
 def _add_description(parser: Parser) -> None:
     """A job by its facts, without a script."""
     group = parser.add_argument_group("without a script")
-    group.add_argument("--model", metavar="NAME", help="published model, for example llama-2-7b")
+    group.add_argument(
+        "--model", metavar="NAME", help="published model, for example llama-2-7b; `list` shows them"
+    )
     group.add_argument(
         "--task", choices=("train", "generate", "load"), default="train", help="default: train"
     )
@@ -224,6 +228,8 @@ def _answer(
         settings = replace(settings, site_packages=_folders(options.site_packages))
     gpus = tuple(options.gpu) or settings.gpus
     _require_known_gpus(gpus)
+    if options.fail_on and not gpus:
+        raise UsageError("--fail-on compares with a card: name one with --gpu or in the settings")
     engine = reader.engine(settings, loaded.root, document.path)
     return engine.estimate(document, EstimateRequest(gpus=gpus))
 

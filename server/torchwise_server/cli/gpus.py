@@ -59,11 +59,15 @@ def _print_gpus(gpus: tuple[Gpu, ...], form: str) -> None:
     table.add_column("")
     for gpu in gpus:
         compute = "" if gpu.sm is None else f"{gpu.sm // 10}.{gpu.sm % 10}"
-        note = "" if gpu.total_seen else "memory inferred, not read from a device"
+        note = "" if gpu.total_seen else "inferred"
         table.add_row(
             Text(gpu.name, style="bold"), size(gpu.total_bytes), compute, gpu.title, Text(note, style="dim")
         )
-    report_console().print(table)
+    console = report_console()
+    console.print(table)
+    if not all(gpu.total_seen for gpu in gpus):
+        note = "\ninferred: from the data sheet and like cards; no report of a device was seen"
+        console.print(Text(note, style="dim"))
 
 
 def _gpu_as_dict(gpu: Gpu) -> dict[str, object]:

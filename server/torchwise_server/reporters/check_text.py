@@ -26,6 +26,7 @@ _PROBLEMS = {
     ProblemKind.UNANSWERED: "not answered",
     ProblemKind.FAILURE: "internal error",
 }
+_OWN_HINTS = "TW00"  # about suppressions: the message says everything, no page says more
 _DIFF_STYLES = {"-": "red", "+": "green", " ": "dim"}
 _MOST_DIFF_LINES = 8
 
@@ -68,7 +69,8 @@ class _Writer:
             self.wrapped(Text(f"also {other.rule} ({line}): {visible(other.message)}", style="dim"), indent=2)
         for fix in finding.fixes:
             self._fix(fix)
-        self.print(Text(f"  more: torchwise explain {finding.rule}", style="dim"))
+        if not finding.code.startswith(_OWN_HINTS):
+            self.print(Text(f"  more: torchwise explain {finding.rule}", style="dim"))
         self.print(Text())
 
     def _heading(self, finding: Finding, colour: str) -> Text:

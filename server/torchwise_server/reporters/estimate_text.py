@@ -61,10 +61,17 @@ _WIDE = 80
 
 
 def render(
-    estimates: Sequence[Estimate], problems: Sequence[Problem], sources: Sources, console: Console
+    estimates: Sequence[Estimate],
+    problems: Sequence[Problem],
+    sources: Sources,
+    console: Console,
+    described: bool = False,
 ) -> None:
-    """Print a panel for each loop, then what got no answer and why."""
-    writer = _Writer(sources, console)
+    """Print a panel for each loop, then what got no answer and why.
+
+    described: the estimates are of jobs given by options, so that no line of a file can be named.
+    """
+    writer = _Writer(sources, console, described)
     for estimate in estimates:
         console.print(writer.panel(estimate))
     for problem in problems:
@@ -72,30 +79,37 @@ def render(
             "" if problem.line is None else f":{sources.line(problem.path, problem.line)}"
         )
         note = Text().append(where, style="bold").append("  no estimate  ", style="bold magenta")
-        console.print(note.append(visible(problem.message)))
+        for line in note.append(visible(problem.message)).wrap(console, writer.width):
+            line.rstrip()
+            console.print(line)
 
 
 class _Writer:
     """Panels that name files in one way, for one console."""
 
-    def __init__(self, sources: Sources, console: Console) -> None:
+    def __init__(self, sources: Sources, console: Console, described: bool) -> None:
         self.sources = sources
+        self.described = described
         self.unicode = (console.encoding or "ascii").lower().startswith("utf")
         self.width = min(console.width, _WIDEST)
         self.bar_cells = max(8, min(_BAR_CELLS, self.width - 50))
 
     def panel(self, estimate: Estimate) -> Panel:
-        path, line = estimate.origin
-        where = f"{one_line(self.sources.name(path))}:{self.sources.line(path, line - 1)}"
-        title = f"{estimate.kind.value} loop  {where}"
         return Panel(
             Group(*self._sections(estimate)),
-            title=Text(title, style="bold"),
+            title=Text(self._title(estimate), style="bold"),
             title_align="left",
             box=box.ROUNDED if self.unicode else box.ASCII,
             width=self.width,
             padding=(0, 1),
         )
+
+    def _title(self, estimate: Estimate) -> str:
+        path, line = estimate.origin
+        name = one_line(self.sources.name(path))
+        if self.described:
+            return f"{estimate.kind.value}, by description  {name}"
+        return f"{estimate.kind.value} loop  {name}:{self.sources.line(path, line - 1)}"
 
     def _sections(self, estimate: Estimate) -> Iterator[RenderableType]:
         home = estimate.origin.path
@@ -110,7 +124,7 @@ class _Writer:
             yield self._heading("alive at the peak")
             yield self._alive(estimate.alive, home)
         if estimate.plan:
-            yield self._heading("read from the source")
+            yield self._heading("the job" if self.described else "read from the source")
             yield self._plan(estimate.plan, home)
         if estimate.assumptions:
             yield self._heading("assumed")
@@ -248,7 +262,8 @@ class _Writer:
         is_plain = plan_field.source in (Source.UNKNOWN, Source.READ) or (
             plan_field.source is Source.DEFAULT and (place or why)
         )
-        return ", ".join(part for part in (place, "" if is_plain else plan_field.source.value, why) if part)
+        word = "given" if plan_field.source is Source.CONFIGURED else plan_field.source.value
+        return ", ".join(part for part in (place, "" if is_plain else word, why) if part)
 
     def _place(self, origin: Origin | None, home: str) -> str:
         if origin is None:

@@ -79,7 +79,37 @@ def test_library_folders_may_be_repeated(cli: Cli, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("floor", "status"), [("borderline", 1), ("probably-oom", 1), ("oom", 0)])
 def test_a_verdict_can_fail_the_run(cli: Cli, floor: str, status: int) -> None:
-    assert cli("estimate", "a.py", "--fail-on", floor).status == status
+    assert cli("estimate", "a.py", "--gpu", "t4", "--fail-on", floor).status == status
+
+
+def test_a_verdict_needs_a_card(cli: Cli) -> None:
+    for subject in (["a.py"], ["--model", "gpt2"]):
+        result = cli("estimate", *subject, "--fail-on", "oom")
+        assert result.status == 2
+        assert "name one with --gpu" in result.err
+
+
+def test_standard_input_is_refused_with_a_reason(cli: Cli) -> None:
+    result = cli("estimate", "-")
+    assert result.status == 2
+    assert "not standard input" in result.err
+
+
+def test_a_described_job_speaks_of_no_source(cli: Cli) -> None:
+    out = cli("estimate", "--model", "gpt2", "--seq-len", "64", "--lora", "4").out
+    assert "training, by description  gpt2" in out
+    assert "read from the source" not in out
+    for row in ("the job", "rank 4, on q_proj,v_proj  given", "assumed, no --batch-size was given"):
+        assert row in out
+
+
+def test_models_can_be_listed(cli: Cli) -> None:
+    out = cli("estimate", "--model", "list").out
+    assert "llama-2-7b" in out
+    assert "resnet50" in out
+    unknown = cli("estimate", "--model", "no-such-model")
+    assert unknown.status == 2
+    assert "--model list" in unknown.err
 
 
 def test_loops_of_notebooks_are_found_by_cell(cli: Cli, tmp_path: Path, validate: Validate) -> None:
