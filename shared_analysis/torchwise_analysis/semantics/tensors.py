@@ -228,7 +228,7 @@ def combine(m: Machine, tensors: Sequence[va.Tensor], node: nd.Node | None) -> v
 
 def host_read(m: Machine, value: va.Tensor, node: nd.Node, how: str, cut: bool = True) -> None:
     """The host reads a value: it waits for the device, and what it gets has no graph."""
-    m.emit(ev.HostSync, node, how=how, value=value)
+    m.emit(ev.HostSync, node, how=how, value=value, summed=m.summing == len(m.frames))
     if cut and value.passes:
         m.emit(ev.GraphCut, node, how=how, value=value)
 

@@ -286,10 +286,14 @@ class Returned(Event):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HostSync(Event):
-    """The host waits for a device value: "item", "float()", "print", "if", "cpu", "tolist", "nonzero"."""
+    """The host waits for a device value: "item", "float()", "print", "if", "cpu", "tolist", "nonzero".
+
+    summed: the number is only added to another one (`total += loss.item()`).
+    """
 
     how: str
     value: Tensor | None
+    summed: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -279,6 +279,7 @@ class Machine:
         self.in_place: dict[int, str] = {}
         self.engines: dict[int, va.Obj] = {}
         self.discarded: nd.Node | None = None
+        self.summing = 0  # depth of the frame that adds up a number right now
         self.returned: Place | None = None
         self.aborted: dict[tuple[str, int, int, str], int] = {}
         self.prepared: dict[int, va.Obj] = {}

@@ -60,7 +60,12 @@ def ann_assign(m: Machine, node: nd.AnnAssign) -> None:
 
 
 def aug_assign(m: Machine, node: nd.AugAssign) -> None:
-    old, value = m.eval(node.target), m.eval(node.value)
+    old, outer = m.eval(node.target), m.summing
+    m.summing = len(m.frames) if node.op == "+" else 0
+    try:
+        value = m.eval(node.value)
+    finally:
+        m.summing = outer
     known = first_known(old)
     if isinstance(known, va.Obj) and known.kind in (va.Kind.LIST, va.Kind.SET) and node.op == "+":
         added = first_known(value)
