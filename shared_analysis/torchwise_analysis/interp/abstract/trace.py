@@ -181,6 +181,12 @@ class Trace:
         """Ids of modules (and their parents) that a training forward ran."""
         return self._once("trained_modules", self._trained_modules)
 
+    def backwards_at(self, places: Iterable[Place], before: int) -> tuple[ev.Backward, ...]:
+        """Backwards at these places, earlier than the event of the order `before`."""
+        by_place = self._once("backwards_at", self._backwards_by_place)
+        found = [b for place in places for b in by_place.get(place, ()) if b.order < before]
+        return tuple(sorted(found, key=_order))
+
     def is_trained_after(self, order: int, oids: Iterable[int]) -> bool:
         """Did a forward behind the event `order` run one of these modules, and a backward reach it?"""
         last = self._once("last_trained", self._last_trained)
@@ -317,6 +323,12 @@ class Trace:
                     used.add(p)
                     todo.append(p)
         return frozenset(used)
+
+    def _backwards_by_place(self) -> Mapping[Place, list[ev.Backward]]:
+        found: dict[Place, list[ev.Backward]] = {}
+        for event in self.backwards:
+            found.setdefault(event.place, []).append(event)
+        return found
 
     def _last_trained(self) -> Mapping[int, int]:
         found: dict[int, int] = {}
