@@ -11,7 +11,6 @@ from torchwise_analysis.interp.abstract.loops import LoopKind
 from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.rules._accelerators import first_transfer, is_made_by_model
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
-from torchwise_analysis.rules._processes import in_file
 from torchwise_analysis.rules._reading import distinct
 
 WRONG = """
@@ -68,7 +67,11 @@ RULE = Rule(
         "nothing in the script moves to an accelerator, or the value lies on the host",
         "one finding for each loop; loops that do not train",
     ),
-    grading="Always a hint: the code is right. Certain: a model's output is read in the loop that steps.",
+    grading=(
+        "Always a hint: the code is right. Certain: a model's output is read in the loop that steps. "
+        "Possible where the number is only added up (`total += loss.item()`): nearly every script does so, and "
+        "what it costs depends on how short the steps are."
+    ),
     fix="Advice: add the detached value up on the device and read it every k steps.",
     references=(
         Reference(
@@ -102,7 +105,7 @@ def train(loader):
         loss.backward()
         optimizer.step()
         total += loss.item()
-                 ^^^^^^^^^^^ per-step-host-sync hint certain
+                 ^^^^^^^^^^^ per-step-host-sync hint possible
         right += (scores.argmax(1) == y).sum().item()
     return total, right
 """,
@@ -173,8 +176,12 @@ def detect(trace: Trace) -> Iterator[Hit]:
     if move is None:
         return
     stepping = {s.loops[-1].loop.place for s in trace.steps if s.loops}
-    seen: set[Place] = set()
+    turns: dict[Place, set[int]] = {}
     for read in trace.of(HostSync):
+        if read.loops:
+            turns.setdefault(read.place, set()).add(read.loops[-1].iteration)
+    seen: set[Place] = set()
+    for read in sorted(trace.of(HostSync), key=lambda read: read.summed):
         turn = read.loops[-1] if read.loops else None
         if turn is None or turn.loop.kind is not LoopKind.BATCHES or turn.loop.place not in stepping:
             continue
@@ -185,13 +192,13 @@ def detect(trace: Trace) -> Iterator[Hit]:
             or not is_made_by_model(read.value)
         ):
             continue
-        if turn.loop.place in seen:
-            continue
+        if turn.loop.place in seen or len(turns[read.place]) < 2:
+            continue  # a counter that is known lets it through once
         seen.add(turn.loop.place)
         yield Hit(
-            in_file(trace, read),
+            read.place,
             Severity.HINT,
-            Confidence.CERTAIN,
+            Confidence.POSSIBLE if read.summed else Confidence.CERTAIN,
             "this waits for the device in every training step. Reading every k steps, or adding up on the "
             "device, lets the host run ahead.",
             distinct(
