@@ -234,10 +234,11 @@ class _Writer:
 
     def _alive(self, alive: Sequence[Alive], home: str) -> Table:
         table = _columns("right", "left", "left")
-        for group in alive[:_MOST_ALIVE]:
+        most = len(alive) if len(alive) == _MOST_ALIVE + 1 else _MOST_ALIVE  # never "in 1 smaller group"
+        for group in alive[:most]:
             what = one_line(group.what) + (f" ({group.count} tensors)" if group.count > 1 else "")
             table.add_row(size(group.bytes), what, Text(self._place(group.origin, home), style="dim"))
-        rest = alive[_MOST_ALIVE:]
+        rest = alive[most:]
         if rest:
             table.add_row(
                 size(sum(group.bytes for group in rest)), f"in {count(len(rest), 'smaller group')}", ""

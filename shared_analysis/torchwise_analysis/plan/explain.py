@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from torchwise_analysis.names.project import Project
@@ -11,6 +12,8 @@ from torchwise_analysis.source.nodes import Module
 from torchwise_memory.report import Origin, Unanswered
 
 _LIGHTNING = "training_step"
+# torch is modelled, never read
+_LIBRARY_CALL = re.compile(r"what (?!torch\.)(?P<package>[a-z]\w*)(?:\.\w+)+ gives is not known")
 
 
 def explained(message: str, origin: Origin | None, module: Module, project: Project) -> Unanswered:
@@ -18,7 +21,7 @@ def explained(message: str, origin: Origin | None, module: Module, project: Proj
     place = origin or Origin(module.path, 1)
     message = shortened(message, project)
     if "is not known" in message and "torchwise:" not in message:
-        message += _statable(place, module, project)
+        message += _statable(message, place, module, project)
     return Unanswered(place, message)
 
 
@@ -58,7 +61,14 @@ def _listed(names: tuple[str, ...]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
-def _statable(place: Origin, module: Module, project: Project) -> str:
+def _statable(message: str, place: Origin, module: Module, project: Project) -> str:
+    library = _LIBRARY_CALL.match(message)
+    if library is not None and not _is_readable(library["package"], project):
+        package = library["package"]
+        return (
+            f"; the source of {package} was not found: install it in the project's environment, or name the "
+            "folder that holds it with --site-packages"
+        )
     own = module if place.path == module.path else project.load(place.path)
     names = entries.assigned_names(own, place.line) if own is not None else ()
     if not names or any(place.path.startswith(folder) for folder in project.libraries):
@@ -66,3 +76,8 @@ def _statable(place: Origin, module: Module, project: Project) -> str:
     stated = " ".join(f"{name}=..." for name in names)
     how = f"`# torchwise: {stated}` (numbers, or a tensor as float32[64,128])"
     return f"; state it above line {place.line}: {how}"
+
+
+def _is_readable(package: str, project: Project) -> bool:
+    folders = [Path(folder) for folder in (*project.roots, *project.libraries)]
+    return any((folder / package).is_dir() or (folder / f"{package}.py").is_file() for folder in folders)

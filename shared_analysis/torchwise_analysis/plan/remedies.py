@@ -61,7 +61,7 @@ def _trials(facts: Facts) -> list[Trial]:
                 "bfloat16 rounding in matrix products; usually faster",
             )
         )
-    trials.extend(_half_batch(facts.micro_batch))
+    trials.extend(_half_batch(facts.micro_batch, _plan(facts, "accumulation")))
     optimizer = str(_plan(facts, "optimizer") or "")
     if optimizer.startswith("Adam") and "fused" not in optimizer:
         trials.append(
@@ -90,10 +90,11 @@ def _trials(facts: Facts) -> list[Trial]:
     return trials
 
 
-def _half_batch(literals: tuple[Literal, ...]) -> list[Trial]:
+def _half_batch(literals: tuple[Literal, ...], window: object) -> list[Trial]:
     if not literals or literals[0].value < 2:
         return []
     half = literals[0].value // 2
+    passes = 2 * window if isinstance(window, int) and window > 1 else 2
     edits = tuple(
         TextEdit(
             at.origin.path, at.origin.line - 1, at.columns[0], at.origin.line - 1, at.columns[1], str(half)
@@ -103,8 +104,8 @@ def _half_batch(literals: tuple[Literal, ...]) -> list[Trial]:
     return [
         Trial(
             Change(literals={(at.origin, at.columns): half for at in literals}),
-            f"micro-batch {half} instead of {literals[0].value}, accumulating two steps",
-            "the same gradients with two forward passes a step; batch norm sees smaller batches",
+            f"micro-batch {half} instead of {literals[0].value}, accumulating {passes} of them",
+            f"the same gradients from {passes} forward passes; batch norm, if any, sees smaller batches",
             edits,
         )
     ]
