@@ -508,7 +508,7 @@ def _set_mode(m: Machine, obj: va.Obj, to: str, node: nd.Node) -> None:
     "tie_weights",
 )
 def moved(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
-    if call.name in ("half", "bfloat16", "to", "double"):
+    if call.name in ("half", "bfloat16", "to", "double", "float", "type"):
         m.emit(
             ev.ApiCall, call.node, name=f"torch.nn.Module.{call.name}", arguments=call.arguments, receiver=obj
         )

@@ -386,10 +386,10 @@ def operate(m: Machine, op: str, left: va.Value, right: va.Value, node: nd.Node)
         return _gated(m, out, left, right, node) if op == "*" and m.forward is not None else out
     if isinstance(left, va.Obj) and left.kind in (va.Kind.LIST, va.Kind.TUPLE) and op == "+":
         more = m.items(right) if isinstance(right, va.Obj) else ()
-        out = m.sequence((*m.items(left), *more)[-12:], node, left.kind)
+        joined = m.sequence((*m.items(left), *more)[-12:], node, left.kind)
         if m.state.get(("open", left.id)) or (isinstance(right, va.Obj) and m.state.get(("open", right.id))):
-            m.state.set(("open", out.id), True)
-        return out
+            m.state.set(("open", joined.id), True)
+        return joined
     if isinstance(left, va.Obj) and left.kind is va.Kind.LIST and op == "*":
         m.state.set(("open", left.id), True)
         return left
