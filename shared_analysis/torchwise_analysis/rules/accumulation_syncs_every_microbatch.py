@@ -61,8 +61,8 @@ RULE = Rule(
     severity=Severity.HINT,
     claim="A window of micro-batches under DistributedDataParallel averages its gradients in each of them.",
     cost=(
-        "Only the last average of a window is used. All others send every gradient of the model over the "
-        "network for nothing, N - 1 times out of N. On slow links this is most of the step."
+        "One average at the end of a window gives the same gradients. All others send every gradient of the "
+        "model over the network for nothing, N - 1 times out of N. On slow links this is most of the step."
     ),
     wrong=Example("Averaged in each micro-batch", WRONG),
     right=Example("Averaged once for each step", RIGHT),
@@ -195,8 +195,8 @@ def _hit(one: Step, backward: Backward) -> Hit:
         backward.place,
         Severity.HINT,
         Confidence.CERTAIN,
-        "gradients are averaged over the ranks in each micro-batch, and only the last average of a window "
-        "is used. Run the others inside `no_sync()`.",
+        "gradients are averaged over the ranks in each micro-batch; one average at the end of a window gives "
+        "the same. Run the other micro-batches inside `no_sync()`.",
         distinct(
             (
                 Evidence(
