@@ -10,7 +10,6 @@ from torchwise_analysis.interp.abstract.events import Loaded, WeightsLoaded
 from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.interp.abstract.values import Kind, Unknown
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
-from torchwise_analysis.rules._processes import in_file
 from torchwise_analysis.rules._reading import called, distinct, doubt
 from torchwise_analysis.source import nodes
 
@@ -141,7 +140,7 @@ def detect(trace: Trace) -> Iterator[Hit]:
         files = [e for e in trace.of(Loaded) if e.order < load.order]
         links = [Evidence(files[-1].place, "read from a file here")] if files else []
         yield Hit(
-            in_file(trace, load),
+            load.place,
             Severity.WARNING,
             Confidence.LIKELY,
             f"keys that do not fit {called(load.target, 'the model')} are skipped, and the lists of them "

@@ -8,7 +8,6 @@ from torchwise_analysis.findings import Edit, Evidence, Fix, Place, Safety, Seve
 from torchwise_analysis.fixes import SourceFile, expression_at
 from torchwise_analysis.interp.abstract.events import Forward
 from torchwise_analysis.interp.abstract.trace import Trace
-from torchwise_analysis.rules._datasets import method_of
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
 from torchwise_analysis.rules._reading import called, distinct, doubt, grade, known_by
 from torchwise_analysis.source import nodes
@@ -160,7 +159,7 @@ print(Robot().forward(torch.ones(1)))
 
 def detect(trace: Trace) -> Iterator[Hit]:
     for forward in trace.forwards:
-        if forward.through != "forward" or forward.place.path != trace.path or _is_own(forward):
+        if forward.through != "forward" or forward.place.path != trace.path or _is_own(trace, forward):
             continue
         is_sharded = forward.wrapped == "fsdp" and not forward.module.over
         yield Hit(
@@ -175,10 +174,14 @@ def detect(trace: Trace) -> Iterator[Hit]:
         )
 
 
-def _is_own(forward: Forward) -> bool:
-    """Is it called by a method of the module's own class?"""
-    cls = forward.module.cls
-    return cls is not None and method_of(cls, forward.scene.function) is not None
+def _is_own(trace: Trace, forward: Forward) -> bool:
+    """Does the call stand in the source of the module's own class or of one of its bases?"""
+    call = forward.place.span
+    for cls in forward.module.cls.mro if forward.module.cls is not None else ():
+        span = trace.place(cls.path, cls.node.span.shifted(cls.line)).span
+        if cls.path == forward.place.path and span.line <= call.line and call.end_line <= span.end_line:
+            return True
+    return False
 
 
 def fixes(hit: Hit, file: SourceFile) -> Iterator[Fix]:

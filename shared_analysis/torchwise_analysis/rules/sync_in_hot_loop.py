@@ -11,7 +11,6 @@ from torchwise_analysis.interp.abstract.loops import LoopKind, Turn
 from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.rules._accelerators import first_transfer, is_made_by_model
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
-from torchwise_analysis.rules._processes import in_file
 from torchwise_analysis.rules._reading import distinct, loop_words
 
 WRONG = """
@@ -173,7 +172,7 @@ def train(loader):
 )
 
 _READS = ("item", "tolist", "float()", "int()", "bool()", "numpy", "if")
-_ELEMENTS = (LoopKind.TENSOR, LoopKind.RANGE, LoopKind.LIST)
+_ELEMENTS = (LoopKind.TENSOR, LoopKind.RANGE)
 
 
 def detect(trace: Trace) -> Iterator[Hit]:
@@ -187,7 +186,7 @@ def detect(trace: Trace) -> Iterator[Hit]:
         if read.how not in _READS or not is_made_by_model(read.value) or _is_rare(read):
             continue
         if len(turns) > 1 and _is_per_element(trace, turns, stepping, running):
-            yield _hit(trace, read, turns[-1], move.place)
+            yield _hit(read, turns[-1], move.place)
 
 
 def _is_rare(read: HostSync) -> bool:
@@ -202,9 +201,9 @@ def _is_per_element(trace: Trace, turns: list[Turn], stepping: set[Place], runni
     return any(turn.loop.place in stepping for turn in turns[:-1])
 
 
-def _hit(trace: Trace, read: HostSync, turn: Turn, moved: Place) -> Hit:
+def _hit(read: HostSync, turn: Turn, moved: Place) -> Hit:
     return Hit(
-        in_file(trace, read),
+        read.place,
         Severity.WARNING,
         Confidence.CERTAIN,
         f"every turn of the {loop_words(turn.loop)} waits for the device to read one element. Reduce on the "
