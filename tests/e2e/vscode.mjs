@@ -20,6 +20,7 @@ const CHROMIUM_FLAGS = [
 
 // Keeps pop-ups, side bars and the network out of the pictures.
 const QUIET = {
+  '[jsonc]': { 'editor.autoClosingBrackets': 'never' }, // settings are typed as a whole
   'chat.disableAIFeatures': true,
   'editor.minimap.enabled': false,
   'editor.scrollBeyondLastLine': false,
@@ -121,7 +122,10 @@ export async function start({ code, vsix, settings, workspace, keep = false }) {
       await page.waitForSelector('.monaco-workbench .part.editor', { timeout: 60_000 });
     },
     settings: { ...QUIET, ...settings },
-    read: (name) => fs.readFileSync(path.join(folder, name), 'utf8'),
+    read(name) {
+      const file = path.join(folder, name);
+      return fs.existsSync(file) ? fs.readFileSync(file, 'utf8') : '';
+    },
     async stop() {
       await context.close().catch(() => {});
       try {

@@ -39,7 +39,9 @@ async function step(name, body) {
   }
 }
 
-const shot = (name) => page.screenshot({ path: path.join(shots, name) });
+// the editor without the side bar
+const CLIP = { x: 340, y: 36, width: 840, height: 690 };
+const shot = (name) => page.screenshot({ path: path.join(shots, name), clip: CLIP });
 
 async function until(what, ms = 15_000) {
   const end = Date.now() + ms;
@@ -111,7 +113,8 @@ async function closeHover() {
 
 try {
   await step('workbench opens', () => code.open('train.py'));
-  await step('squiggle', () => page.waitForSelector(SQUIGGLE('.editor-instance')));
+  // the first start compiles the server
+  await step('squiggle', () => page.waitForSelector(SQUIGGLE('.editor-instance'), { timeout: 60_000 }));
   await step('code lens with the peak', async () => {
     await page.locator('.codelens-decoration', { hasText: LENS }).waitFor();
     await shot('1-squiggle-and-lens.png');
