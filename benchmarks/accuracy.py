@@ -146,6 +146,11 @@ def outcomes(verdicts: list[tuple[dict[str, Any], Answer]]) -> Counter[str]:
     return counted
 
 
+def spoken(counted: Counter[str]) -> str:
+    """`60 right, 2 false fit`, the most frequent first."""
+    return ", ".join(f"{number} {outcome}" for outcome, number in counted.most_common())
+
+
 def calibration(numbers: list[Scored]) -> str:
     """Quantiles of true over point, by metric, of half of the documents; coverage on the other half."""
     lines: list[str] = []
@@ -213,12 +218,13 @@ def report(numbers: list[Scored], verdicts: list[tuple[dict[str, Any], Answer]])
         f"| confidence A {summary(first)}",
         f"| confidence A and B {summary(numbers)}",
         "",
-        f"Verdicts: {dict(outcomes(verdicts))}; with a sibling of the opposite verdict within a "
-        f"factor of two: {dict(outcomes(tight))}.",
+        "Whether a job fits a card, where a document says so (a *false fit* is a job that ran out of memory and "
+        f"was said to fit): {spoken(outcomes(verdicts))}. Of these with a like job of the opposite outcome "
+        f"within a factor of two in size: {spoken(outcomes(tight))}.",
         "",
     ]
     for by in ("metric", "family", "parallel_class", "weights_dtype", "gpu", "source"):
-        parts += [f"### By {by}", "", table(numbers, by), ""]
+        parts += [f"### By {by.replace('_', ' ')}", "", table(numbers, by), ""]
     return "\n".join(parts)
 
 
