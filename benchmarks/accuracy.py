@@ -218,8 +218,8 @@ def report(numbers: list[Scored], verdicts: list[tuple[dict[str, Any], Answer]])
         f"| confidence A {summary(first)}",
         f"| confidence A and B {summary(numbers)}",
         "",
-        "Whether a job fits a card, where a document says so (a *false fit* is a job that ran out of memory and "
-        f"was said to fit): {spoken(outcomes(verdicts))}. Of these with a like job of the opposite outcome "
+        "Whether a job fits a card, where a document says so (a *false fit* ran out of memory, and was "
+        f"said to fit): {spoken(outcomes(verdicts))}. Of these with a like job of the opposite outcome "
         f"within a factor of two in size: {spoken(outcomes(tight))}.",
         "",
     ]
