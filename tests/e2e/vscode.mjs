@@ -26,7 +26,7 @@ const QUIET = {
   'editor.scrollBeyondLastLine': false,
   'editor.stickyScroll.enabled': false,
   'extensions.autoCheckUpdates': false,
-  'extensions.autoUpdate': false,
+  'extensions.autoUpdate': 'off', // false would be migrated while the test edits the settings
   'extensions.ignoreRecommendations': true,
   'security.workspace.trust.enabled': false,
   'telemetry.telemetryLevel': 'off',
