@@ -63,7 +63,7 @@ def _listed(names: tuple[str, ...]) -> str:
 
 def _statable(message: str, place: Origin, module: Module, project: Project) -> str:
     library = _LIBRARY_CALL.match(message)
-    if library is not None and not _is_readable(library["package"], project):
+    if library is not None and project.find(library["package"], module.path) is None:
         package = library["package"]
         return (
             f"; the source of {package} was not found: install it in the project's environment, or name the "
@@ -76,8 +76,3 @@ def _statable(message: str, place: Origin, module: Module, project: Project) -> 
     stated = " ".join(f"{name}=..." for name in names)
     how = f"`# torchwise: {stated}` (numbers, or a tensor as float32[64,128])"
     return f"; state it above line {place.line}: {how}"
-
-
-def _is_readable(package: str, project: Project) -> bool:
-    folders = [Path(folder) for folder in (*project.roots, *project.libraries)]
-    return any((folder / package).is_dir() or (folder / f"{package}.py").is_file() for folder in folders)
