@@ -130,6 +130,8 @@ def insert_statement_after(file: SourceFile, span: Span, statement: str) -> Edit
     if lead.strip(" \t\f\ufeff") or (rest and not rest.startswith("#")):
         return None
     line = span.end_line
+    if line >= len(file.lines):
+        return None  # it stands in for a part that is broken
     if line + 1 >= len(file.lines):
         return insert_at(file, line, len(file.lines[line]), file.newline + lead.lstrip("\ufeff") + statement)
     return insert_at(file, line + 1, 0, lead.lstrip("\ufeff") + statement + file.newline)

@@ -82,18 +82,10 @@ def judge(
     need fixes in. Fixes are built but not yet verified: see `verified`.
     """
     chosen = enabled_rules(settings, ignored, rules)
-    judged: list[Judged] = []
-    failures: list[RuleFailure] = []
-    hits = 0
-    for entry in chosen:
-        try:
-            found = tuple(entry.detect(trace))
-        except Exception as error:  # a border: one faulty rule must not silence the others
-            failures.append(RuleFailure(entry.rule.name, f"{type(error).__name__}: {error}"))
-            continue
-        hits += len(found)
-        judged += precedence.merge(entry.rule, found)
-    folded = precedence.fold(judged)
+    # a keystroke that leaves the trace as it was needs no rule again
+    name = " ".join(("judged", *(entry.rule.name for entry in chosen)))
+    detected = trace.once(name, lambda: _detected(trace, chosen))
+    folded, failures = detected.folded, list(detected.failures)
     files = {file.path: file for file in (document, *others)}
     builders = {entry.rule.name: entry for entry in chosen}
     findings = [_finding(one, builders[one.rule.name], files, failures) for one in folded]
@@ -107,8 +99,34 @@ def judge(
         is_complete=not trace.silence.fuel_spent and not failures,
         others=others,
     )
-    statistics = Statistics(len(chosen), hits, len(judged) - len(folded), suppressed, trace.silence)
+    statistics = Statistics(len(chosen), detected.hits, detected.merged, suppressed, trace.silence)
     return CheckResult(kept, statistics, tuple(failures))
+
+
+@dataclass(frozen=True, slots=True)
+class _Detected:
+    """What the rules found, one cause once. merged: hits that precedence folded into others."""
+
+    folded: tuple[Judged, ...]
+    hits: int
+    merged: int
+    failures: tuple[RuleFailure, ...]
+
+
+def _detected(trace: Trace, chosen: Sequence[RegisteredRule]) -> _Detected:
+    judged: list[Judged] = []
+    failures: list[RuleFailure] = []
+    hits = 0
+    for entry in chosen:
+        try:
+            found = tuple(entry.detect(trace))
+        except Exception as error:  # a border: one faulty rule must not silence the others
+            failures.append(RuleFailure(entry.rule.name, f"{type(error).__name__}: {error}"))
+            continue
+        hits += len(found)
+        judged += precedence.merge(entry.rule, found)
+    folded = precedence.fold(judged)
+    return _Detected(folded, hits, len(judged) - len(folded), tuple(failures))
 
 
 def verified(file: SourceFile, findings: Sequence[Finding], reanalyse: Reanalyse) -> tuple[Finding, ...]:

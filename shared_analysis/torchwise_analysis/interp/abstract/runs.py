@@ -9,7 +9,7 @@ holds as long as its start is the same and so is the source of everything it ent
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from torchwise_analysis.findings import Place
@@ -26,7 +26,7 @@ from torchwise_analysis.interp.abstract.relevance import Relevance
 from torchwise_analysis.interp.abstract.state import MISSING, Facts
 from torchwise_analysis.interp.abstract.statements import STATEMENTS
 from torchwise_analysis.interp.abstract.static import BodyFacts, StaticCache, outer_facts
-from torchwise_analysis.interp.abstract.trace import Trace
+from torchwise_analysis.interp.abstract.trace import Silence, Trace
 from torchwise_analysis.interp.abstract.units import Change, Source
 from torchwise_analysis.names.project import Project
 from torchwise_analysis.semantics.dispatch import LIBRARY
@@ -76,6 +76,15 @@ class Result:
         return self.end
 
 
+@dataclass(frozen=True, slots=True)
+class _Last:
+    """A trace, and what it was joined from."""
+
+    results: tuple[Result, ...]
+    shifts: tuple[int, ...]
+    trace: Trace
+
+
 @dataclass(slots=True)
 class Memory:
     """What the runs of one file leave for its next text. `ran`: names of what had to be run for the last."""
@@ -87,11 +96,12 @@ class Memory:
     relevance: Relevance | None = None
     results: dict[tuple[str, int], Result] = field(default_factory=dict[tuple[str, int], Result])
     ran: list[str] = field(default_factory=list[str])
+    last: _Last | None = None
 
     def prepare(self, module: nd.Module, project: Project, limits: Limits) -> None:
         """Make `module` the text, and forget what does not hold for it in any case."""
         if project is not self.project or limits != self.limits:
-            self.source, self.relevance = Source(), None
+            self.forget()
         self.project, self.limits = project, limits
         change = self.source.take(module)
         if change is Change.MODULE or self._is_elsewhere_changed(project):
@@ -102,7 +112,7 @@ class Memory:
 
     def forget(self) -> None:
         """Remember nothing."""
-        self.project, self.source, self.relevance = None, Source(), None
+        self.project, self.source, self.relevance, self.last = None, Source(), None, None
         self.results.clear()
 
     def _is_elsewhere_changed(self, project: Project) -> bool:
@@ -160,23 +170,34 @@ class FileRun:
                         visited[index] = result
 
     def trace(self) -> Trace:
-        """What happened in all runs together."""
+        """What happened in all runs together; the trace of the last text again, when that is the same."""
+        results, shifts = tuple(self._results), tuple(self._source.ground.shifts)
+        last = self._memory.last
+        if last is None or last.shifts != shifts or not _is_same(last.results, results):
+            last = self._memory.last = _Last(results, shifts, self._joined())
+        return replace(last.trace, silence=self._silence())
+
+    def _silence(self) -> Silence:
+        counts = Counts()
+        for result in self._results:
+            counts.add(result.counts)
+        broken = self._source.broken
+        counts.not_analysed += [(Place(self._path, b.span), f"does not parse: {b.message}") for b in broken]
+        counts.not_analysed = [(settled(place), reason) for place, reason in counts.not_analysed]
+        return counts.silence(self._visits, self._visits >= self._limits.visits)
+
+    def _joined(self) -> Trace:
         tables: dict[str, Any] = {name: {} for name in ("passes", "objects", "parents", "owns", "modules")}
         united: dict[str, set[Any]] = {
             name: set() for name in ("consumed", "backed", "escaped_passes", "escaped_tokens", "escaped")
         }
         facts: Facts = {}
-        counts = Counts()
         for result in self._results:
             for name, table in tables.items():
                 table.update(result.tables[name])
             for name, members in united.items():
                 members |= result.tables[name]
             _apply(facts, result.facts)
-            counts.add(result.counts)
-        broken = self._source.broken
-        counts.not_analysed += [(Place(self._path, b.span), f"does not parse: {b.message}") for b in broken]
-        counts.not_analysed = [(settled(place), reason) for place, reason in counts.not_analysed]
         return Trace(
             path=self._path,
             events=tuple(event for result in self._results for event in result.events),
@@ -190,7 +211,7 @@ class FileRun:
             escaped=frozenset(united["escaped"]),
             owns=tables["owns"],
             facts=facts,
-            silence=counts.silence(self._visits, self._visits >= self._limits.visits),
+            silence=Silence(),
             analysed_files=(self._path, *tables["modules"]),
             reached=frozenset(self._in_document(key) for key in self._reached),
             ground=self._source.ground,
@@ -401,6 +422,10 @@ def _leaves_nothing(rest: Result, before: Result) -> bool:
 
 
 # --------------------------------------------------------------------------- tables
+
+
+def _is_same(a: tuple[Result, ...], b: tuple[Result, ...]) -> bool:
+    return len(a) == len(b) and all(one is other for one, other in zip(a, b, strict=True))
 
 
 def _added(table: Any, before: Any) -> Any:

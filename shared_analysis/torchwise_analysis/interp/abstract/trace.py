@@ -96,7 +96,7 @@ class Trace:
 
     def of(self, kind: type[E]) -> tuple[E, ...]:
         """Events of one type in the order in which they happened."""
-        return cast("tuple[E, ...]", self._once("kinds", self._by_kind).get(kind, ()))
+        return cast("tuple[E, ...]", self.once("kinds", self._by_kind).get(kind, ()))
 
     def of_any(self, *kinds: type[E]) -> tuple[E, ...]:
         """Events of several types in the order in which they happened."""
@@ -128,7 +128,7 @@ class Trace:
 
     def api(self, *names: str) -> tuple[ev.ApiCall, ...]:
         """Calls of these qualified names; a name ending in `.` is a prefix."""
-        by_name = self._once("api", self._by_name)
+        by_name = self.once("api", self._by_name)
         found = [
             e
             for name, events in by_name.items()
@@ -151,45 +151,45 @@ class Trace:
     @property
     def trained(self) -> Mapping[int, ev.Backward]:
         """Passes that a backward reached, with the first that did."""
-        return self._once("trained", self._trained)
+        return self.once("trained", self._trained)
 
     @property
     def used(self) -> frozenset[int]:
         """Passes whose graph some backward or autograd.grad used, or that feed such a pass."""
-        return self._once("used", self._used)
+        return self.once("used", self._used)
 
     @property
     def stored_passes(self) -> frozenset[int]:
-        return self._once("stored", lambda: frozenset(p for e in self.stores for p in e.passes))
+        return self.once("stored", lambda: frozenset(p for e in self.stores for p in e.passes))
 
     @property
     def emptied(self) -> frozenset[int]:
         """Ids of containers that are emptied somewhere."""
-        return self._once("emptied", lambda: frozenset(e.holder.id for e in self.of(ev.Emptied)))
+        return self.once("emptied", lambda: frozenset(e.holder.id for e in self.of(ev.Emptied)))
 
     @property
     def cleared(self) -> frozenset[int]:
         """Ids of optimizers that something clears somewhere."""
-        return self._once("cleared", lambda: frozenset(e.optimizer.id for e in self.clears))
+        return self.once("cleared", lambda: frozenset(e.optimizer.id for e in self.clears))
 
     @property
     def stepped(self) -> frozenset[int]:
-        return self._once("stepped", lambda: frozenset(e.optimizer.id for e in self.steps))
+        return self.once("stepped", lambda: frozenset(e.optimizer.id for e in self.steps))
 
     @property
     def trained_modules(self) -> frozenset[int]:
         """Ids of modules (and their parents) that a training forward ran."""
-        return self._once("trained_modules", self._trained_modules)
+        return self.once("trained_modules", self._trained_modules)
 
     def backwards_at(self, places: Iterable[Place], before: int) -> tuple[ev.Backward, ...]:
         """Backwards at these places, earlier than the event of the order `before`."""
-        by_place = self._once("backwards_at", self._backwards_by_place)
+        by_place = self.once("backwards_at", self._backwards_by_place)
         found = [b for place in places for b in by_place.get(place, ()) if b.order < before]
         return tuple(sorted(found, key=_order))
 
     def is_trained_after(self, order: int, oids: Iterable[int]) -> bool:
         """Did a forward behind the event `order` run one of these modules, and a backward reach it?"""
-        last = self._once("last_trained", self._last_trained)
+        last = self.once("last_trained", self._last_trained)
         return any(last.get(oid, -1) > order for oid in oids)
 
     def forward_of(self, pass_: int) -> ev.Forward:
@@ -206,7 +206,7 @@ class Trace:
 
     def parts(self, oid: int) -> tuple[Obj, ...]:
         """Every object that is a part of this one, in order of making."""
-        return tuple(self._once("parts", self._by_whole).get(oid, ()))
+        return tuple(self.once("parts", self._by_whole).get(oid, ()))
 
     def has_layer(self, oid: int, *type_parts: str) -> bool:
         """Is the object, or a part of it, a library module whose type name contains one of these?"""
@@ -241,7 +241,7 @@ class Trace:
     @property
     def kept_values(self) -> tuple[Value, ...]:
         """What attributes and variables of the module hold at the end."""
-        return self._once("kept_values", self._kept_values)
+        return self.once("kept_values", self._kept_values)
 
     # ------------------------------------------------------------------ loops
 
@@ -262,7 +262,7 @@ class Trace:
 
     def training_loops(self) -> frozenset[Place]:
         """Places of loops in which a step happens."""
-        return self._once(
+        return self.once(
             "training_loops", lambda: frozenset(t.loop.place for e in self.steps for t in e.loops)
         )
 
@@ -270,14 +270,15 @@ class Trace:
 
     def is_training_source(self, source: int) -> bool:
         """Do batches of this loader reach a backward?"""
-        return source in self._once("training_sources", self._training_sources)
+        return source in self.once("training_sources", self._training_sources)
 
     def owned_by(self, oid: int, kind: Kind) -> bool:
         return any(self.objects[p].kind is kind for p in self.lineage(oid) if p in self.objects)
 
     # ------------------------------------------------------------------ derived, once
 
-    def _once(self, name: str, make: Callable[[], R]) -> R:
+    def once(self, name: str, make: Callable[[], R]) -> R:
+        """What follows from the trace alone, made when it is first asked for."""
         if name not in self._cache:
             self._cache[name] = make()
         return cast("R", self._cache[name])

@@ -1,0 +1,354 @@
+"""What a keystroke runs again, and that the answer is always the one of a fresh analysis."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from torchwise_analysis.findings import Finding
+from torchwise_analysis.fixes import SourceFile
+from torchwise_analysis.interp.abstract import run
+from torchwise_analysis.interp.abstract.runs import Memory
+from torchwise_analysis.interp.abstract.trace import Silence, Trace
+from torchwise_analysis.names.project import Project
+from torchwise_analysis.rules import all_rules, judge
+from torchwise_analysis.rules._snippets import parse
+from torchwise_analysis.settings import Settings
+from torchwise_analysis.source import Document
+
+HEAD = '''"""Training code."""
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from torch.utils.data import DataLoader, Dataset
+'''
+
+MODULE = """
+
+class Net{n}(nn.Module):
+    def __init__(self, width=64, depth=2):
+        super().__init__()
+        self.blocks = nn.ModuleList([nn.Linear(width, width) for _ in range(depth)])
+        self.norm = nn.BatchNorm1d(width)
+        self.head = nn.Linear(width, 10)
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))
+"""
+
+LOOP = """
+
+def train{n}(model, loader, optimizer, epochs=3):
+    criterion = nn.CrossEntropyLoss()
+    history = []
+    for epoch in range(epochs):
+        model.train()
+        for inputs, targets in loader:
+            optimizer.zero_grad()
+            loss = criterion(model(inputs), targets)
+            loss.backward()
+            optimizer.step()
+            history.append(loss.item())
+        evaluate{n}(model, loader)
+    return history
+
+
+@torch.no_grad()
+def evaluate{n}(model, loader):
+    model.eval()
+    right = 0
+    for inputs, targets in loader:
+        right += (model(inputs).argmax(-1) == targets).sum().item()
+    return right
+"""
+
+TRAINER = """
+
+class Trainer{n}:
+    lr = 1e-3
+
+    def __init__(self, model, loader):
+        self.model, self.loader = model, loader
+        self.optimizer = torch.optim.AdamW(model.parameters(), lr=self.lr)
+        self.losses = []
+
+    def step(self, inputs, targets):
+        loss = F.cross_entropy(self.model(inputs), targets)
+        loss.backward()
+        self.optimizer.step()
+        self.losses.append(loss)
+        return loss
+
+    def fit(self, epochs=2):
+        for _ in range(epochs):
+            for inputs, targets in self.loader:
+                self.step(inputs, targets)
+            self.validate()
+
+    def validate(self):
+        self.model.eval()
+        total = 0.0
+        for inputs, targets in self.loader:
+            total += F.cross_entropy(self.model(inputs), targets)
+        return total
+"""
+
+GUARD = """
+
+def main():
+    model = Net0()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    train0(model, DataLoader([]), optimizer)
+
+
+if __name__ == "__main__":
+    main()
+"""
+
+SCRIPT = """
+
+model = nn.Sequential(nn.Linear(4, 4), nn.Dropout())
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+kept = []
+
+
+def once(x):
+    kept.append(model(x).sum())
+
+
+for x in DataLoader([]):
+    once(x)
+    optimizer.step()
+"""
+
+
+def long_function(lines: int) -> str:
+    """One that is kept in several segments."""
+    body = "".join(f"        extra{i} = model(inputs) * {i}\n" for i in range(lines))
+    return (
+        "\n\ndef long(model, loader, optimizer):\n    seen = []\n    for inputs in loader:\n"
+        f"{body}        loss = extra0.sum()\n        loss.backward()\n        seen.append(loss)\n"
+    )
+
+
+def generated(*parts: str) -> str:
+    return HEAD + "".join(part.replace("{n}", str(n)) for n, part in enumerate(parts))
+
+
+TEXTS = [
+    generated(MODULE, LOOP, TRAINER),
+    generated(MODULE, TRAINER, LOOP, MODULE, LOOP),
+    HEAD + MODULE.replace("{n}", "0") + LOOP.replace("{n}", "0") + GUARD,
+    generated(MODULE, LOOP) + SCRIPT,
+    generated(MODULE, TRAINER) + long_function(50) + LOOP.replace("{n}", "9"),
+]
+EXAMPLES = [parse(example.code).text for entry in all_rules() for example in entry.rule.all_examples]
+
+TYPED = [
+    "x",
+    "(",
+    ")",
+    "\n",
+    "    ",
+    "# a remark\n",
+    "  # torchwise: ignore[retained-graph]",
+    "history.append(loss)\n",
+    "            history.append(loss)\n",
+    "        loss.backward()\n",
+    "    model.eval()\n",
+    "        if flag:\n            optimizer.step()\n",
+    "def helper(x):\n    return x.detach()\n\n\n",
+    "import os\n",
+    '"""',
+    "\nclass Other(nn.Module):\n    pass\n",
+    "global model\n",
+    "@torch.no_grad()\n",
+]
+
+
+class Editor:
+    """A text under edit, analysed with and without memory."""
+
+    def __init__(self, text: str, project: Project | None = None) -> None:
+        self.now = 0.0
+        self.document = Document("train.py", text, clock=lambda: self.now)
+        self.project = Project(()) if project is None else project
+        self.memory = Memory()
+        self.check()
+
+    def analysed(self, memory: Memory | None) -> tuple[Trace, tuple[Finding, ...]]:
+        document = self.document
+        trace = run(document.module, self.project, memory=memory)
+        result = judge(trace, SourceFile(document.path, document.text, document.module), Settings())
+        assert all("its fix" in failure.message for failure in result.failures)  # of a part that is broken
+        return trace, result.findings
+
+    def check(self) -> tuple[Finding, ...]:
+        """The findings; they and the trace are those of a fresh analysis."""
+        trace, findings = self.analysed(self.memory)
+        fresh, wanted = self.analysed(None)
+        assert findings == wanted
+        assert outline(trace) == outline(fresh)
+        assert trace.reached == fresh.reached
+        assert comparable(trace.silence) == comparable(fresh.silence)
+        return findings
+
+    def type(self, line: int, column: int, text: str) -> None:
+        self.document.edit(line, column, line, column, text)
+
+    def line_of(self, text: str) -> int:
+        return self.document.text[: self.document.text.index(text)].count("\n")
+
+
+def outline(trace: Trace) -> list[tuple[object, ...]]:
+    return [
+        (type(e).__name__, e.order, e.place.path, e.place.span, [t.loop.place.span for t in e.loops])
+        for e in trace.events
+    ]
+
+
+def comparable(silence: Silence) -> Silence:
+    return replace(silence, not_analysed=tuple(sorted(silence.not_analysed, key=repr)))
+
+
+@st.composite
+def edits(draw: st.DrawFn) -> tuple[float, float, int, str, float]:
+    """Where in the file and in the line, how many characters go, what comes, how much time passes."""
+    place = st.floats(0, 1, allow_nan=False)
+    gone = draw(st.sampled_from([0, 0, 0, 1, 1, 5, 40]))
+    return (
+        draw(place),
+        draw(place),
+        gone,
+        draw(st.sampled_from(["", *TYPED])),
+        draw(st.sampled_from([0.1, 9.0])),
+    )
+
+
+def apply(editor: Editor, edit: tuple[float, float, int, str, float]) -> None:
+    at_line, at_column, gone, text, pause = edit
+    document = editor.document
+    lines = document.text.split("\n")
+    line = min(int(at_line * len(lines)), len(lines) - 1)
+    column = int(at_column * (len(lines[line]) + 1)) if "\n" not in text else 0
+    start = sum(len(one) + 1 for one in lines[:line]) + column
+    end = min(start + gone, len(document.text))
+    last = document.text[:end]
+    document.edit(line, column, last.count("\n"), end - (last.rfind("\n") + 1), text)
+    editor.now += pause
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.sampled_from(TEXTS), st.lists(edits(), min_size=1, max_size=12))
+def test_random_edits_of_generated_files(
+    text: str, sequence: list[tuple[float, float, int, str, float]]
+) -> None:
+    editor = Editor(text)
+    for edit in sequence:
+        apply(editor, edit)
+        editor.check()
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.sampled_from(EXAMPLES), st.lists(edits(), min_size=1, max_size=8))
+def test_random_edits_of_examples(text: str, sequence: list[tuple[float, float, int, str, float]]) -> None:
+    editor = Editor(text)
+    for edit in sequence:
+        apply(editor, edit)
+        editor.check()
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_typing_and_deleting_a_line_everywhere(text: str) -> None:
+    editor = Editor(text)
+    for line in range(6, text.count("\n"), 7):
+        editor.type(line, 0, "            kept.append(loss)\n")
+        editor.check()
+        editor.document.edit(line, 0, line + 1, 0, "")
+        editor.check()
+
+
+# --------------------------------------------------------------------------- what runs again
+
+
+def test_a_keystroke_runs_the_functions_that_reach_it() -> None:
+    editor = Editor(generated(MODULE, LOOP, TRAINER, LOOP))
+    line = editor.line_of("history.append")
+    for index, character in enumerate("history.append(loss)"):
+        editor.type(line, 12 + index, character)
+        editor.check()
+        assert set(editor.memory.ran) <= {"train1"}
+    line = editor.line_of("right += ")
+    editor.type(line, 8, "right = 0; ")
+    editor.check()
+    assert editor.memory.ran == ["train1"], "evaluate1 is run where train1 calls it"
+
+
+def test_a_method_runs_its_class_and_whoever_calls_it() -> None:
+    editor = Editor(generated(MODULE, LOOP, TRAINER, MODULE))
+    editor.type(editor.line_of("self.losses.append(loss)") + 1, 0, "        print(loss)\n")
+    editor.check()
+    assert set(editor.memory.ran) == {"Trainer2"}
+
+
+def test_nothing_runs_for_comments_and_for_lines_that_move() -> None:
+    editor = Editor(generated(MODULE, TRAINER, LOOP))
+    before = editor.check()
+    assert before
+    editor.type(0, 0, "# a remark\n\n")
+    after = editor.check()
+    assert editor.memory.ran == []
+    assert [f.place.span.line for f in after] == [f.place.span.line + 2 for f in before]
+    editor.type(editor.line_of("def fit") - 1, 0, "    # another one\n")
+    editor.check()
+    assert editor.memory.ran == []
+    editor.type(editor.line_of("def fit"), len("    def fit(self, epochs=2):"), "  # and one more")
+    editor.check()
+    assert editor.memory.ran == []
+
+
+def test_a_line_that_is_not_yet_python_runs_nothing() -> None:
+    editor = Editor(generated(MODULE, LOOP, TRAINER))
+    line = editor.line_of("history.append")
+    editor.type(line, 0, "            history.append(\n")
+    editor.check()
+    assert editor.memory.ran == []
+
+
+def test_a_new_default_runs_everything() -> None:
+    editor = Editor(generated(MODULE, LOOP, TRAINER))
+    editor.type(editor.line_of("def train1"), len("def train1(model, loader, optimizer, epochs=3"), "0")
+    editor.check()
+    assert {"module", "train1", "Trainer2"} <= set(editor.memory.ran)
+
+
+def test_the_main_guard_does_not_run_for_what_it_does_not_reach() -> None:
+    editor = Editor(
+        HEAD + MODULE.replace("{n}", "0") + LOOP.replace("{n}", "0") + TRAINER.replace("{n}", "1") + GUARD
+    )
+    editor.type(editor.line_of("self.model.eval()"), 8, "print(self); ")
+    editor.check()
+    assert set(editor.memory.ran) == {"Trainer1"}
+    editor.type(editor.line_of("history.append"), 12, "print(loss); ")
+    editor.check()
+    assert set(editor.memory.ran) == {"rest"}, "what main() does stays in its own variables"
+
+
+def test_another_file_that_changed_runs_everything(tmp_path: Path) -> None:
+    other = tmp_path / "other.py"
+    other.write_text("def step(loss):\n    loss.backward()\n", encoding="utf-8")
+    project = Project([str(tmp_path)])
+    editor = Editor("from other import step\n" + generated(MODULE, LOOP), project)
+    editor.type(0, 0, "\n")
+    editor.check()
+    assert editor.memory.ran == []
+    other.write_text("def step(loss):\n    pass\n", encoding="utf-8")
+    project.forget(str(other))
+    editor.check()
+    assert "train1" in editor.memory.ran
