@@ -57,7 +57,7 @@ RULE = Rule(
     name="accumulation-scaled-twice",
     category=Category.ACCUMULATION,
     severity=Severity.ERROR,
-    claim="The loss is divided by the accumulation window, and the object that runs the backward divides again.",
+    claim="The loss is divided by the accumulation window, and the owner of the backward divides it again.",
     cost=(
         "`Accelerator.backward` divides by `gradient_accumulation_steps` itself. Divided twice, the "
         "gradient of a window of N is N times too small: with SGD the learning rate is N times too low, "
