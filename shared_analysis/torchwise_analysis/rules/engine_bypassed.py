@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from torchwise_analysis.findings import Confidence, Evidence, Fix, Safety, Severity
 from torchwise_analysis.fixes import SourceFile
-from torchwise_analysis.interp.abstract.events import EngineBypassed
+from torchwise_analysis.interp.abstract.events import EngineBypassed, Event
 from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
-from torchwise_analysis.rules._processes import in_file
-from torchwise_analysis.rules._reading import called, distinct, step
+from torchwise_analysis.rules._processes import can_meet, in_file
+from torchwise_analysis.rules._reading import called, distinct, doubt, step
 
 WRONG = """
 import deepspeed
@@ -60,12 +60,21 @@ RULE = Rule(
         "an optimizer or a model that was never given to the engine",
         "`zero_grad` alone, which does no harm",
         "a loss that no module of the engine made",
+        "a branch of its own for runs without the engine, beside one that calls the engine",
     ),
-    grading="Always an error. Certain: the object is seen to come from, or to go into, the engine.",
+    grading=(
+        "Always an error. Certain for a step: the optimizer is seen to come from, or to go into, the engine. "
+        "Possible for a backward: releases of DeepSpeed after 0.18.1 take over a plain `loss.backward()`, "
+        "and which one is installed is not to be seen."
+    ),
     fix="Advice: `engine.backward(loss)` and `engine.step()`; a `zero_grad` of one's own has to go too.",
     references=(
         Reference(
             "DeepSpeed: getting started, training", "https://www.deepspeed.ai/getting-started/#training"
+        ),
+        Reference(
+            "deepspeedai/DeepSpeed#7665: PyTorch-compatible backward API",
+            "https://github.com/deepspeedai/DeepSpeed/pull/7665",
         ),
         Reference(
             "DeepSpeed training API",
@@ -86,7 +95,7 @@ def train(loader, config):
     for x, y in loader:
         loss = nn.functional.cross_entropy(engine(x), y)
         loss.backward()
-        ^^^^^^^^^^^^^^^ engine-bypassed error certain
+        ^^^^^^^^^^^^^^^ engine-bypassed error possible
         engine.step()
 """,
         ),
@@ -127,6 +136,27 @@ def train(loader, config):
 """,
         ),
         Example(
+            "A choice between the engine and a plain run",
+            """
+import deepspeed
+from torch import nn
+
+
+def train(loader, config, args):
+    net = nn.Linear(12, 4)
+    engine, optimizer, _, _ = deepspeed.initialize(model=net, config=config)
+    for x, y in loader:
+        loss = nn.functional.cross_entropy(engine(x), y)
+        if args.deepspeed:
+            engine.backward(loss)
+            engine.step()
+        else:
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+""",
+        ),
+        Example(
             "No engine at all",
             """
 import torch
@@ -148,7 +178,7 @@ def train(loader):
 
 def detect(trace: Trace) -> Iterator[Hit]:
     for event in trace.of(EngineBypassed):
-        if event.what not in ("backward", "step"):
+        if event.what not in ("backward", "step") or not _can_follow_engine(trace, event):
             continue
         name = called(event.engine, "the engine")
         lost = (
@@ -159,9 +189,10 @@ def detect(trace: Trace) -> Iterator[Hit]:
         yield Hit(
             in_file(trace, event),
             Severity.ERROR,
-            Confidence.CERTAIN,
+            Confidence.POSSIBLE if event.what == "backward" else Confidence.CERTAIN,
             f"this `{event.what}` goes past {name}, which owns it: {lost} are left out. Call the engine's "
-            f"own `{event.what}`.",
+            f"own `{event.what}`."
+            + doubt((event.what == "backward", "releases of DeepSpeed after 0.18.1 take it over")),
             distinct(
                 (
                     *step(event.engine.place, "the engine takes model and optimizer here"),
@@ -170,6 +201,13 @@ def detect(trace: Trace) -> Iterator[Hit]:
             ),
             frozenset({("engine", event.engine.id)}),
         )
+
+
+def _can_follow_engine(trace: Trace, event: EngineBypassed) -> bool:
+    """Not so where a test chooses between this and the engine's own calls."""
+    owned: list[Event] = [one for one in trace.backwards if one.how == "engine"]
+    owned += [one for one in trace.steps if one.via == "engine"]
+    return not owned or any(can_meet(one, event) for one in owned)
 
 
 def fixes(hit: Hit, file: SourceFile) -> Iterator[Fix]:  # noqa: ARG001 - advice needs no text

@@ -20,7 +20,7 @@ import torch
 def build(net, path):
     state = torch.load(path, map_location="cpu", weights_only=True)
     net.load_state_dict(state, strict=False)
-    ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ load-not-strict warning likely
+    ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ load-not-strict hint likely
     return net
 """
 
@@ -39,7 +39,7 @@ RULE = Rule(
     code="TW314",
     name="load-not-strict",
     category=Category.MODE,
-    severity=Severity.WARNING,
+    severity=Severity.HINT,
     claim="`load_state_dict(strict=False)` is called and the lists of keys that did not fit are dropped.",
     cost=(
         "Keys that do not fit are skipped without a word. A prefix such as `module.` is enough for all of "
@@ -54,12 +54,15 @@ RULE = Rule(
         "the dictionary was filtered, renamed or merged on purpose before",
         "weights that do not come from a file",
     ),
-    grading="Always a warning, and likely: a lenient load can be meant, for adapters or a new head.",
+    grading=(
+        "Always a hint, and likely: a lenient load is mostly meant, for a new head or an older checkpoint, "
+        "and only the lists tell when it went wrong."
+    ),
     fix="Bind the two lists and print them. Unsafe by the letter, it only adds a line to the log.",
     references=(
         Reference(
             "Module.load_state_dict",
-            "https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.load_state_dict",
+            "https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html",
         ),
         Reference(
             "pytorch/examples#1029: strict=False can silently load a corrupted model",
@@ -78,7 +81,7 @@ from torch import nn
 
 net = nn.Linear(12, 4)
 net.load_state_dict(torch.load("net.pt", map_location="cpu"), False)
-^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ load-not-strict warning likely
+^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ load-not-strict hint likely
 """,
         ),
         Example(
@@ -102,6 +105,35 @@ def build(net, path):
     state = torch.load(path, map_location="cpu")
     body = {k: v for k, v in state.items() if not k.startswith("head.")}
     net.load_state_dict(body, strict=False)
+    return net
+""",
+        ),
+        Example(
+            "Filtered in place on purpose",
+            """
+import torch
+
+
+def build(net, path, classes):
+    state = torch.load(path, map_location="cpu")["model"]
+    for key in ["head.weight", "head.bias"]:
+        if key in state and state[key].shape[0] != classes:
+            del state[key]
+    net.load_state_dict(state, strict=False)
+    return net
+
+
+def without_head(net, path):
+    state = torch.load(path, map_location="cpu")
+    state.pop("head.weight", None)
+    net.load_state_dict(state, strict=False)
+    return net
+
+
+def renamed(net, path):
+    state = torch.load(path, map_location="cpu")
+    state["model"]["head.weight"] = state["model"]["fc.weight"]
+    net.load_state_dict(state["model"], strict=False)
     return net
 """,
         ),
@@ -137,11 +169,13 @@ def detect(trace: Trace) -> Iterator[Hit]:
             continue
         if not isinstance(load.value, Unknown) or "loaded" not in load.value.taint:
             continue
+        if "edited" in load.value.taint:
+            continue
         files = [e for e in trace.of(Loaded) if e.order < load.order]
         links = [Evidence(files[-1].place, "read from a file here")] if files else []
         yield Hit(
             load.place,
-            Severity.WARNING,
+            Severity.HINT,
             Confidence.LIKELY,
             f"keys that do not fit {called(load.target, 'the model')} are skipped, and the lists of them "
             "that this returns are dropped: it may keep its random weights. Look at the lists."

@@ -69,8 +69,8 @@ RULE = Rule(
     ),
     grading=(
         "Always a hint: the code is right. Certain: a model's output is read in the loop that steps. "
-        "Possible where the number is only added up (`total += loss.item()`): nearly every script does so, and "
-        "what it costs depends on how short the steps are."
+        "Possible where the number is only added up (`total += loss.item()`): nearly every script does so, "
+        "and what it costs depends on how short the steps are."
     ),
     fix="Advice: add the detached value up on the device and read it every k steps.",
     references=(

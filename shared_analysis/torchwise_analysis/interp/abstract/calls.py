@@ -17,14 +17,29 @@ from torchwise_analysis.interp.abstract.state import Facts
 from torchwise_analysis.interp.core.binding import bind
 from torchwise_analysis.source import nodes as nd
 
+_EDITING = ("pop", "popitem", "update")
+
 
 def eval_call(m: Machine, node: nd.Call) -> va.Value:
     func = node.func
     if isinstance(func, nd.Attribute):
         receiver = m.eval(func.value)
+        if func.attr in _EDITING:
+            note_edit(m, func.value)
         return call_method(m, receiver, func.attr, arguments_of(m, node), node)
     callee = m.eval(func)
     return call_value(m, callee, arguments_of(m, node), node)
+
+
+def note_edit(m: Machine, holder: nd.Expr) -> None:
+    """Something in `holder` is replaced or taken out: it is no longer what a file held."""
+    while isinstance(holder, nd.Subscript):
+        holder = holder.value
+    if not isinstance(holder, nd.Name):
+        return
+    value = m.eval(holder)
+    if isinstance(value, va.Unknown) and "loaded" in value.taint and "edited" not in value.taint:
+        m.bind(holder.id, replace(value, taint=value.taint | {"edited"}))
 
 
 def arguments_of(m: Machine, node: nd.Call) -> va.Arguments:

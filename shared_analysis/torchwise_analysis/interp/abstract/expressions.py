@@ -629,6 +629,7 @@ def assign(
             set_attribute(m, member, target.attr, value, node, value_node)
     elif isinstance(target, nd.Subscript):
         container, at = m.eval(target.value), m.eval(target.index)
+        calls.note_edit(m, target.value)
         set_item(m, container, at, value, node, value_node)
 
 

@@ -120,6 +120,7 @@ def delete(m: Machine, node: nd.Delete) -> None:
             m.state.drop(("v", m.frames[-1].id, target.id))
         elif isinstance(target, nd.Subscript):
             value = first_known(m.eval(target.value))
+            calls.note_edit(m, target.value)
             if isinstance(value, va.Obj):
                 m.emit(ev.Emptied, node, holder=value)
                 m.state.set(("c", value.id), ())
