@@ -17,12 +17,16 @@ from enum import Enum
 from pathlib import Path, PurePosixPath
 from typing import cast
 
+from torchwise_analysis.files import read_regular
 from torchwise_analysis.findings import Confidence, Severity
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
+
+# Of a settings file; the parser needs seconds for more.
+_MAX_BYTES = 1 << 20
 
 # Folders that hold other people's code or build products. Names, so that they apply at any depth.
 DEFAULT_EXCLUDE = (
@@ -126,17 +130,25 @@ class SettingsFinder:
 def load_settings(path: Path) -> LoadedSettings | None:
     """Settings of one pyproject.toml; None where there is none or it has no table for us."""
     try:
-        text = path.read_bytes().decode("utf-8")
+        data = read_regular(path, _MAX_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError, PermissionError, IsADirectoryError):
         return None
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         return _unreadable(path, f"cannot be read: {error}")
+    if len(data) > _MAX_BYTES:
+        return _unreadable(path, f"is larger than {_MAX_BYTES >> 20} MiB")
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        return _unreadable(path, f"cannot be read: {error}") if b"torchwise" in data else None
     if "torchwise" not in text:  # not ours; saves parsing, and a fault in it is not ours to report
         return None
     try:
         document: dict[str, object] = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         return _unreadable(path, f"is not valid TOML: {error}")
+    except (RecursionError, ValueError, OverflowError):  # ten thousand brackets, a number of 5,000 digits
+        return _unreadable(path, "nests too deeply or holds too large a number")
     tool = document.get("tool")
     table = cast("dict[str, object]", tool).get("torchwise") if isinstance(tool, dict) else None
     if table is None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torchwise_analysis.engine import Engine, Problem, ProblemKind, open_project
+from torchwise_analysis.files import MAX_NOTEBOOK_BYTES, MAX_SOURCE_BYTES, read_regular
 from torchwise_analysis.fixes import SourceFile
 from torchwise_analysis.names.project import Project, project_roots
 from torchwise_analysis.settings import Settings
@@ -16,9 +17,6 @@ from torchwise_analysis.source.lines import split_lines
 from torchwise_analysis.source.notebooks import Notebook, read_notebook
 from torchwise_server.cli.options import shown_path
 from torchwise_server.reporters.sources import Sources
-
-# Larger than any source file that people write by hand; what is larger is data in a .py suit.
-MAX_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,21 +46,16 @@ class Reader:
         """The document of a file. Never raises for what a file can be."""
         absolute = _absolute(path)
         try:
-            if path.is_dir():
-                raise IsADirectoryError(21, "is a folder")
-            with path.open("rb") as file:
-                data = file.read(MAX_BYTES + 1)
-        except OSError as error:
-            return _unreadable(absolute, error.strerror or str(error))
-        if len(data) > MAX_BYTES:
-            return _unreadable(absolute, f"larger than {MAX_BYTES >> 20} MiB")
+            data = read_regular(path, _limit(absolute) + 1)
+        except (OSError, ValueError) as error:
+            return _unreadable(absolute, getattr(error, "strerror", None) or str(error))
         return self._document(absolute, data)
 
     def read_stdin(self, filename: str | None) -> Reading:
         """The document on standard input, as if it lay at `filename`."""
         path = _absolute(Path(filename or "<stdin>"))
         self._names[path] = filename or "<stdin>"
-        return self._document(path, sys.stdin.buffer.read())
+        return self._document(path, sys.stdin.buffer.read(_limit(path) + 1))
 
     def engine(self, settings: Settings, root: Path, path: str) -> Engine:
         """The engine for a file: files of one project share what was read of its modules."""
@@ -96,7 +89,7 @@ class Reader:
             text = self._texts.get(path)
             if text is None:
                 try:
-                    text = decode(Path(path).read_bytes()).text
+                    text = decode(read_regular(path, MAX_SOURCE_BYTES)).text
                 except OSError:
                     text = ""
             self._lines[path] = tuple(split_lines(text))
@@ -108,6 +101,8 @@ class Reader:
         return None if notebook is None else notebook.cell_of(line)
 
     def _document(self, path: str, data: bytes) -> Reading:
+        if len(data) > _limit(path):
+            return _unreadable(path, f"larger than {_limit(path) >> 20} MiB")
         if path.endswith(".ipynb"):
             return self._notebook(path, data)
         decoded = decode(data)
@@ -123,6 +118,8 @@ class Reader:
         notebook = read_notebook(data)
         if notebook.problem is not None:
             return replace(_unreadable(path, notebook.problem), is_foreign=notebook.is_foreign)
+        if len(notebook.text) > MAX_SOURCE_BYTES:
+            return _unreadable(path, f"its code is larger than {MAX_SOURCE_BYTES >> 20} MiB")
         self._texts[path] = notebook.text
         self._notebooks[path] = notebook
         return Reading(SourceFile(path, notebook.text))
@@ -131,6 +128,10 @@ class Reader:
 def _absolute(path: Path) -> str:
     # as Project names files: dots resolved, links kept
     return os.path.abspath(path)  # noqa: PTH100
+
+
+def _limit(path: str) -> int:
+    return MAX_NOTEBOOK_BYTES if path.endswith(".ipynb") else MAX_SOURCE_BYTES
 
 
 def _unreadable(path: str, why: str) -> Reading:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from lsprotocol import types as lsp
 
+from torchwise_analysis.files import read_regular
 from torchwise_analysis.findings import Finding, Place
 from torchwise_analysis.policy import Display, display
 from torchwise_server.lsp.analysis import Analysis, Answer, Backend, Failure, OutOfStep, Started
@@ -459,8 +460,7 @@ def _read(path: str) -> Text:
     from torchwise_analysis.source.decode import decode
 
     try:
-        with Path(path).open("rb") as file:
-            data = file.read(_MAX_RELATED_BYTES)
+        data = read_regular(path, _MAX_RELATED_BYTES)
     except OSError:
         return Text("")
     return Text(decode(data).text)

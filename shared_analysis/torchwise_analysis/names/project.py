@@ -15,12 +15,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from torchwise_analysis.files import MAX_SOURCE_BYTES, read_regular
 from torchwise_analysis.source import lower_text
 from torchwise_analysis.source.decode import decode
 from torchwise_analysis.source.nodes import Module
-
-# The largest source file of the Python world that anyone imports is below 2 MiB; more is data.
-MAX_FILE_BYTES = 4 << 20
 
 _PROJECT_MARKS = ("pyproject.toml", "setup.py", "setup.cfg", ".git")
 # What a project's folder holds that was downloaded without its history; asked where no mark is found.
@@ -205,8 +203,7 @@ def _is_below(path: str, folder: str) -> bool:
 
 def _read(path: str) -> str | None:
     try:
-        if os.path.getsize(path) > MAX_FILE_BYTES:
-            return None
-        return decode(Path(path).read_bytes()).text
-    except OSError:
+        data = read_regular(path, MAX_SOURCE_BYTES + 1)
+    except (OSError, ValueError):
         return None
+    return None if len(data) > MAX_SOURCE_BYTES else decode(data).text

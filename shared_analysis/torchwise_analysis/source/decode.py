@@ -7,6 +7,9 @@ import io
 import tokenize
 from typing import NamedTuple
 
+# Codecs of host names: they are no encoding of files, and take time by the square of the size.
+_UNUSABLE = frozenset({"idna", "punycode", "undefined"})
+
 
 class Decoded(NamedTuple):
     """`text` keeps a byte order mark as its first character; `problem` says what was wrong, if anything."""
@@ -28,13 +31,20 @@ def decode(data: bytes) -> Decoded:
 
 
 def _decode(data: bytes, encoding: str) -> Decoded:
-    # a cookie may name a codec that is none of text ("hex", "rot13")
-    if not getattr(codecs.lookup(encoding), "_is_text_encoding", True):
+    # a cookie may name a codec that is none of text ("hex", "rot13") or fails whatever it gets ("undefined")
+    if encoding in _UNUSABLE or not getattr(codecs.lookup(encoding), "_is_text_encoding", True):
         return Decoded(data.decode("utf-8", "replace"), "utf-8", f"unknown encoding: {encoding}")
     try:
         text = data.decode(encoding)
     except UnicodeError as error:
-        return Decoded(data.decode(encoding, "replace"), encoding, f"not valid {encoding}: {error}")
+        return Decoded(_replaced(data, encoding), encoding, f"not valid {encoding}: {error}")
     if "\0" in text:
         return Decoded(text, encoding, "source code cannot contain null bytes")
     return Decoded(text, encoding, None)
+
+
+def _replaced(data: bytes, encoding: str) -> str:
+    try:
+        return data.decode(encoding, "replace")
+    except UnicodeError:  # a codec that knows no replacements
+        return data.decode("utf-8", "replace")

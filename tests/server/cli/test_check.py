@@ -203,14 +203,14 @@ def test_a_link_that_loops_does_not_hang(cli: Cli, tmp_path: Path) -> None:
 
 def test_a_file_that_may_not_be_read(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, "a.py", FAULTY)
-    real = Path.open
+    real = os.open
 
-    def refuse(self: Path, mode: str = "r") -> object:
-        if self.name == "a.py":
+    def refuse(path: str | Path, flags: int) -> int:
+        if Path(path).name == "a.py":
             raise PermissionError(13, "Permission denied")
-        return real(self, mode)
+        return real(path, flags)
 
-    monkeypatch.setattr(Path, "open", refuse)
+    monkeypatch.setattr(os, "open", refuse)
     result = cli("check", "a.py")
     assert result.status == 2
     assert "a.py: Permission denied" in result.err

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import encodings
+import pkgutil
+
 import pytest
 
 from torchwise_analysis.source.decode import decode
@@ -39,3 +42,14 @@ def test_says_what_is_wrong(data: bytes) -> None:
     decoded = decode(data)
     assert decoded.problem
     assert isinstance(decoded.text, str)
+
+
+@pytest.mark.parametrize("name", ["undefined", "idna", "punycode"])
+def test_codecs_that_decode_no_file_are_unknown(name: str) -> None:
+    data = b"# coding: " + name.encode() + b"\nx = '\xff'\n"
+    assert decode(data).problem == f"unknown encoding: {name}"
+
+
+def test_no_codec_of_python_raises() -> None:
+    for info in pkgutil.iter_modules(encodings.__path__):
+        assert isinstance(decode(b"# coding: " + info.name.encode() + b"\nx = '\xff\xfe+'\n").text, str)

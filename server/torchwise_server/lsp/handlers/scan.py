@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from pathlib import Path
 from typing import TypeAlias
 
 from lsprotocol import types as lsp
 
 from torchwise_analysis.engine import could_matter
+from torchwise_analysis.files import MAX_SOURCE_BYTES, read_regular
 from torchwise_analysis.findings import Finding
 from torchwise_analysis.policy import display
 from torchwise_analysis.settings import SettingsFinder
@@ -135,6 +135,7 @@ def _read(path: str) -> str | None:
     from torchwise_analysis.source.decode import decode
 
     try:
-        return decode(Path(path).read_bytes()).text
+        data = read_regular(path, MAX_SOURCE_BYTES + 1)
     except OSError:
         return None
+    return None if len(data) > MAX_SOURCE_BYTES else decode(data).text

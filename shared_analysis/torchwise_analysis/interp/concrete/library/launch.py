@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from torchwise_analysis.files import read_regular
+
 if TYPE_CHECKING:
     from torchwise_analysis.interp.concrete.interpreter import Interpreter
 
@@ -45,8 +47,7 @@ def _lines_for(main: str, roots: tuple[str, ...]) -> tuple[LaunchLine, ...]:
     found: list[LaunchLine] = []
     for path, shown in _texts(main, roots):
         try:
-            with open(path, encoding="utf-8", errors="replace") as source:
-                text = source.read(_MAX_BYTES)
+            text = read_regular(path, _MAX_BYTES).decode("utf-8", "replace")
         except OSError:
             continue
         if script in text:
