@@ -35,6 +35,11 @@ __all__ = [
     "verified",
 ]
 
+# Text that may be analysed again to verify the fixes of one file, and searched to build them:
+# out of reach for what people write. A generated file with thousands of findings gets them without fixes.
+_VERIFIED_CHARACTERS = 2 << 20
+_SEARCHED_CHARACTERS = 16 << 20
+
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
@@ -88,7 +93,11 @@ def judge(
     folded, failures = detected.folded, list(detected.failures)
     files = {file.path: file for file in (document, *others)}
     builders = {entry.rule.name: entry for entry in chosen}
-    findings = [_finding(one, builders[one.rule.name], files, failures) for one in folded]
+    most = _SEARCHED_CHARACTERS // (len(document.text) + 1)
+    findings = [
+        _finding(one, builders[one.rule.name], files, failures, has_fixes=number < most)
+        for number, one in enumerate(folded)
+    ]
     findings.sort(key=lambda finding: (finding.place.path, finding.place.span, finding.code))
     kept, suppressed = apply_suppressions(
         document,
@@ -131,12 +140,20 @@ def _detected(trace: Trace, chosen: Sequence[RegisteredRule]) -> _Detected:
 
 def verified(file: SourceFile, findings: Sequence[Finding], reanalyse: Reanalyse) -> tuple[Finding, ...]:
     """The findings with only those edits that, applied, leave a file that parses, without this finding and
-    without a new one of any rule. An edit that fails becomes advice."""
+    without a new one of any rule. An edit that fails becomes advice; so do those that there is no fuel for,
+    in files with very much text and very many findings."""
     out: list[Finding] = []
+    left = _VERIFIED_CHARACTERS
+
+    def metered(path: str, text: str) -> Sequence[Finding] | None:
+        nonlocal left
+        left -= len(text)
+        return reanalyse(path, text) if left >= 0 else None
+
     for finding in findings:
         fixes = tuple(
             fix
-            if is_offerable(file, finding, fix, findings, reanalyse)
+            if left > 0 and is_offerable(file, finding, fix, findings, metered)
             else Fix(fix.title, Safety.ADVICE, ())
             for fix in finding.fixes
         )
@@ -174,7 +191,12 @@ def explain(name: str) -> str | None:
 
 
 def _finding(
-    judged: Judged, entry: RegisteredRule, files: dict[str, SourceFile], failures: list[RuleFailure]
+    judged: Judged,
+    entry: RegisteredRule,
+    files: dict[str, SourceFile],
+    failures: list[RuleFailure],
+    *,
+    has_fixes: bool,
 ) -> Finding:
     hit, rule = judged.hit, judged.rule
     # places of a trace move with the text, those of a finding are of this text
@@ -188,7 +210,7 @@ def _finding(
         tuple(replace(link, place=settled(link.place)) for link in hit.evidence),
         tuple(
             replace(fix, edits=tuple(replace(edit, place=settled(edit.place)) for edit in fix.edits))
-            for fix in _fixes(entry, hit, files, failures)
+            for fix in (_fixes(entry, hit, files, failures) if has_fixes else ())
         ),
         tuple(replace(one, place=settled(one.place)) for one in judged.also),
     )

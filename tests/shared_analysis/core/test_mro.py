@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 
 from torchwise_analysis.interp.core.imports import absolute_module
-from torchwise_analysis.interp.core.mro import InconsistentMro, linearize
+from torchwise_analysis.interp.core.mro import MAX_ANCESTORS, InconsistentMro, linearize
 
 
 @given(st.lists(st.lists(st.integers(0, 8), max_size=3, unique=True), max_size=9))
@@ -44,3 +44,15 @@ def test_relative_imports(
     module: str, level: int, importer: str, package: bool, expected: str | None
 ) -> None:
     assert absolute_module(module, level, importer, package) == expected
+
+
+def test_a_long_chain_ends() -> None:
+    """Each class keeps its whole chain: without a bound, a file of a megabyte would take gigabytes."""
+    mros: dict[object, tuple[object, ...]] = {}
+    bases: list[object] = []
+    with pytest.raises(InconsistentMro):
+        for _ in range(MAX_ANCESTORS + 1):
+            cls = object()
+            mros[cls] = linearize(cls, bases, mros.__getitem__)
+            bases = [cls]
+    assert len(mros) > MAX_ANCESTORS // 2 - 1

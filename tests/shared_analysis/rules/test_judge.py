@@ -157,6 +157,22 @@ def test_an_edit_that_does_not_hold_becomes_advice() -> None:
     assert verified(file, findings, lambda path, text: None)[0].fixes == (Fix("x", Safety.ADVICE, ()),)
 
 
+def test_verification_ends_in_files_with_very_much_text_and_very_many_findings() -> None:
+    fix = Fix("x", Safety.SAFE, (Edit(place(0), "x"),))
+    findings = run(rule("one", hit(0), fixes=[fix])).findings * 50
+    file = SourceFile("a.py", TEXT + "# " + "x" * 300_000 + "\n")
+    seen: list[int] = []
+
+    def analysed(path: str, text: str) -> tuple[Finding, ...]:
+        seen.append(len(text))
+        return ()
+
+    fixes = [finding.fixes[0] for finding in verified(file, findings, analysed)]
+    assert 0 < sum(seen) < 3 << 20
+    assert fixes[0] == fix
+    assert fixes[-1] == Fix("x", Safety.ADVICE, ())
+
+
 @pytest.mark.parametrize(
     ("settings", "ignored", "names"),
     [

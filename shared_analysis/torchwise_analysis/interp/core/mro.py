@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 C = TypeVar("C")
+
+# Programs have tens; each class of a chain keeps the whole chain.
+MAX_ANCESTORS = 1000
 
 
 class InconsistentMro(Exception):
@@ -15,25 +19,26 @@ class InconsistentMro(Exception):
 def linearize(cls: C, bases: Sequence[C], mro_of: Callable[[C], Sequence[C]]) -> tuple[C, ...]:
     """The MRO of `cls` from its direct bases, whose own MROs `mro_of` gives.
 
-    Classes are compared by identity. Raises InconsistentMro.
+    Classes are compared by identity. Raises InconsistentMro, also where there are more than MAX_ANCESTORS.
     """
-    sequences = [list(mro_of(base)) for base in bases]
-    sequences.append(list(bases))
+    sequences = [sequence for sequence in (*map(mro_of, bases), bases) if sequence]
+    if sum(map(len, sequences)) > MAX_ANCESTORS:
+        raise InconsistentMro
+    # how often a class stands behind the first place of what is left of the sequences
+    behind = Counter(id(one) for sequence in sequences for one in sequence[1:])
+    left = [iter(sequence) for sequence in sequences]
+    heads: dict[int, C] = {number: next(rest) for number, rest in enumerate(left)}
     order = [cls]
-    while True:
-        sequences = [sequence for sequence in sequences if sequence]
-        if not sequences:
-            return tuple(order)
-        head = _next_head(sequences)
+    while heads:
+        head = next((one for one in heads.values() if not behind[id(one)]), None)
+        if head is None:
+            raise InconsistentMro
         order.append(head)
-        for sequence in sequences:
-            if sequence[0] is head:
-                del sequence[0]
-
-
-def _next_head(sequences: list[list[C]]) -> C:
-    for sequence in sequences:
-        candidate = sequence[0]
-        if not any(any(other is candidate for other in tail[1:]) for tail in sequences):
-            return candidate
-    raise InconsistentMro
+        for number in [number for number, one in heads.items() if one is head]:
+            following = next(left[number], None)
+            if following is None:
+                del heads[number]
+            else:
+                heads[number] = following
+                behind[id(following)] -= 1
+    return tuple(order)
