@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from torchwise_memory import presets
 from torchwise_memory.families.configs import decoder_shape, is_decoder
@@ -40,7 +40,7 @@ class Choice:
 class Options:
     """Alternatives in place of what is assumed, by the name of the choice."""
 
-    values: Mapping[str, object] = field(default_factory=dict)
+    values: Mapping[str, object] = field(default_factory=dict[str, object])
 
 
 class _Choices:
@@ -180,7 +180,11 @@ def _decoder_job(workload: Workload, facts: _Facts, shape: DecoderShape, choices
         return _inference_job(workload, facts, job, subject, choices)
     saves = _saved_modules(workload, peft)
     if saves:
-        job = replace(job, trainable=lambda name: name.startswith(saves))
+
+        def is_saved(name: str) -> bool:
+            return name.startswith(saves)
+
+        job = replace(job, trainable=is_saved)
     if peft is not None and style.checkpointing != "none":
         job = replace(job, input_gradients=True)
     job = replace(job, update=_update(workload, facts, peft is not None))
@@ -322,7 +326,8 @@ def _adapter(workload: Workload, facts: _Facts, shape: DecoderShape) -> Adapter 
     if "lora" not in method and "dora" not in method:
         raise Unsupported(f"peft method {method!r}", "this way of adapting is not modelled")
     targets = peft.get("targets")
-    names = {str(t) for t in targets} if isinstance(targets, list | tuple) else set()
+    listed = cast("Sequence[object]", targets) if isinstance(targets, list | tuple) else ()
+    names = {str(t) for t in listed}
     places = {place for place, words in _PLACES.items() if names & set(words)}
     if names & {"all-linear", "all"}:
         places = set(ALL_LINEAR)
@@ -340,7 +345,7 @@ def _saved_modules(workload: Workload, adapter: Adapter | None) -> tuple[str, ..
     if adapter is None or not isinstance(saved, list | tuple):
         return ()
     words = {"wte": "embed", "embed_tokens": "embed", "lm_head": "head", "embedding": "embed"}
-    return tuple(words[name] for name in saved if name in words)
+    return tuple(words[name] for name in cast("Sequence[str]", saved) if name in words)
 
 
 def _quantised(text: str | None) -> Quantised | None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from torchwise_memory.classes import CLASSES
-from torchwise_memory.families.projections import Adapted
+from torchwise_memory.families.projections import Adapted, Projection
 from torchwise_memory.library import METHODS
 from torchwise_memory.modules.base import Module
 from torchwise_memory.optimizers.base import Optimizer
@@ -59,7 +59,7 @@ class Update:
     """
 
     name: str | None
-    options: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict[str, Any])
     in_backward: bool = False
     state_bytes: float | None = None
     on_host: bool = False
@@ -148,9 +148,9 @@ def simulate(job: Job, shallow: bool = True) -> Simulated:
 class _Places:
     """Peaks by place of the step, and sums of kinds; keys are the same at every depth."""
 
-    peaks: dict[tuple[str, int], int] = field(default_factory=dict)
-    phases: dict[tuple[str, int], Phase] = field(default_factory=dict)
-    sums: dict[str, int] = field(default_factory=dict)
+    peaks: dict[tuple[str, int], int] = field(default_factory=dict[tuple[str, int], int])
+    phases: dict[tuple[str, int], Phase] = field(default_factory=dict[tuple[str, int], Phase])
+    sums: dict[str, int] = field(default_factory=dict[str, int])
 
 
 def _summed(a: _Places, b: _Places, depth: int, total: int) -> Simulated:
@@ -291,9 +291,8 @@ def _count(model: Module, parameters: Iterable[Parameter]) -> int:
     """Parameters as the model card counts them: packed weights unpacked."""
     total = sum(p.numel for p in parameters)
     for _, module in model.walk():
-        quantised = getattr(module, "quantised", None)
-        if quantised is not None:
-            total += module.rows * module.columns - module.tensor("weight").numel  # type: ignore[attr-defined]
+        if isinstance(module, Projection) and module.quantised is not None:
+            total += module.rows * module.columns - module.tensor("weight").numel
     return total
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 from torchwise_memory import hardware
 from torchwise_memory.calibration import widened
@@ -80,8 +80,8 @@ class Answer:
     phase: Phase | None = None
     parameters: int | None = None
     trainable: int | None = None
-    breakdown: Mapping[str, int] = field(default_factory=dict)
-    plan: Mapping[str, PlanField] = field(default_factory=dict)
+    breakdown: Mapping[str, int] = field(default_factory=dict[str, int])
+    plan: Mapping[str, PlanField] = field(default_factory=dict[str, PlanField])
     assumptions: tuple[str, ...] = ()
     gpu: GpuVerdict | None = None
 
@@ -150,7 +150,7 @@ def _integer(row: Mapping[str, Any], name: str) -> int | None:
 def _mapping(row: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
     value = row.get(name)
     if value is None or isinstance(value, Mapping):
-        return value
+        return cast("Mapping[str, Any] | None", value)
     raise WorkloadError(f"{name}: expected an object, found {type(value).__name__}")
 
 

@@ -134,6 +134,7 @@ def infer(w: World, config: dict[str, Any]) -> None:
     batch = inputs(w, config)
     model.eval(w)
     half = HALF.get(config["precision"])
+    outputs: object = None
     for step in range(3):
         if step == 2:
             w.ledger.watch()

@@ -91,12 +91,13 @@ def infer(w: World, config: dict[str, Any]) -> None:
     model: Any = torchvision.build(w, config["model"]).to(w, "cuda")
     x = images(w, config)
     model.eval(w)
+    outputs: Any = None
     for step in range(3):
         if step == 2:
             w.ledger.watch()
         mode = GradMode(config.get("no_grad") is False)
         mode.enter(w)
-        outputs: Any = call(w, model, (x,), {})
+        outputs = call(w, model, (x,), {})
         mode.leave(w)
     del outputs
 

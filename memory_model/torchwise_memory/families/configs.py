@@ -141,7 +141,8 @@ def _falcon(c: Fields) -> DecoderShape:
 
 def _mpt(c: Fields) -> DecoderShape:
     hidden, heads = int(c["d_model"]), int(c["n_heads"])
-    kv = int((c.get("attn_config") or {}).get("kv_n_heads") or heads)
+    attention: Fields = c.get("attn_config") or dict[str, Any]()
+    kv = int(attention.get("kv_n_heads") or heads)
     return DecoderShape(
         vocab=int(c["vocab_size"]),
         hidden=hidden,

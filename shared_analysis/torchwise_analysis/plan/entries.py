@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import cast
 
 from torchwise_analysis.source import nodes
 
@@ -53,7 +54,7 @@ def _goes_backward(block: nodes.Block) -> bool:
 def called_names(node: object) -> Iterator[str]:
     """Attributes and names of functions that a piece of text calls."""
     if isinstance(node, tuple):
-        for member in node:
+        for member in cast("tuple[object, ...]", node):
             yield from called_names(member)
         return
     if not isinstance(node, nodes.Node):
@@ -75,7 +76,7 @@ def assigned_names(module: nodes.Module, line: int) -> tuple[str, ...]:
 
 def _assigned(block: object, line: int, base: int) -> Iterator[str]:
     if isinstance(block, tuple):
-        for member in block:
+        for member in cast("tuple[object, ...]", block):
             yield from _assigned(member, line, base)
     elif isinstance(block, nodes.Placed):
         yield from _assigned(block.body, line, block.line)
@@ -87,6 +88,6 @@ def _assigned(block: object, line: int, base: int) -> Iterator[str]:
         for name in ("body", "orelse", "final", "handlers"):
             inner = getattr(block, name, ())
             if isinstance(inner, tuple):
-                yield from _assigned(inner, line, base)
+                yield from _assigned(cast("tuple[object, ...]", inner), line, base)
     elif isinstance(block, nodes.Handler):
         yield from _assigned(block.body, line, base)

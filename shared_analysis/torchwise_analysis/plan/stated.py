@@ -44,8 +44,8 @@ class Shape:
 class Stated:
     """Statements of one file: by the line (from 1) that they stand above or on, and by name."""
 
-    by_line: dict[int, dict[str, object]] = field(default_factory=dict)
-    by_name: dict[str, tuple[object, Origin]] = field(default_factory=dict)
+    by_line: dict[int, dict[str, object]] = field(default_factory=dict[int, dict[str, object]])
+    by_name: dict[str, tuple[object, Origin]] = field(default_factory=dict[str, tuple[object, Origin]])
 
 
 def read_statements(path: str, text: str) -> Stated:

@@ -15,7 +15,7 @@ from torchwise_analysis.source.nodes import Span
 
 def activated_inputs(loss: LossCall, *names: str) -> Iterator[tuple[Tensor, Activation]]:
     """Inputs of a training loss whose last activation is one of `names` on every path into it."""
-    if loss.grad == {False}:
+    if loss.grad == frozenset({False}):
         return
     last = [one.activation for one in loss.inputs]
     if any(one is None or one.name not in names for one in last):

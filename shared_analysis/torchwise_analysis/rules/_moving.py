@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import fields
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 from torchwise_analysis.findings import Edit, Place
 from torchwise_analysis.fixes import SourceFile, insert_at, insert_statement_after, statements
@@ -107,7 +107,7 @@ def _blocks(node: nodes.Node) -> Iterator[tuple[nodes.Node, ...]]:
         value = getattr(node, entry.name)
         if not isinstance(value, tuple) or isinstance(value, Span):
             continue
-        children = tuple(item for item in value if isinstance(item, nodes.Node))
+        children = tuple(item for item in cast("tuple[object, ...]", value) if isinstance(item, nodes.Node))
         if any(isinstance(item, nodes.Stmt) for item in children):
             yield children
         for item in children:

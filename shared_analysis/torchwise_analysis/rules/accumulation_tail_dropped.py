@@ -186,7 +186,7 @@ def detect(trace: Trace) -> Iterator[Hit]:
             for one in _left_over(event.before, event.optimizer.id, windows):
                 if _is_outside(event, one[1]):
                     yield _wiped(trace, event, *one)
-        elif isinstance(event, Backward) and event.how == "tensor":
+        elif event.how == "tensor":
             for optimizer, before in event.before.items():
                 for place, stepped in _left_over(before, optimizer, windows):
                     if place == event.place and _is_new_epoch(event, stepped, trace):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from torchwise_analysis.findings import Fix, Place, Safety, Severity
 from torchwise_analysis.fixes import SourceFile
@@ -255,6 +256,13 @@ _WITH_LOGITS = "binary_cross_entropy_with_logits"
 _PLAIN = "binary_cross_entropy"
 
 
+class _Found(NamedTuple):
+    """The loss call and the activation before it."""
+
+    loss: LossCall
+    activation: Activation
+
+
 def detect(trace: Trace) -> Iterator[Hit]:
     for loss in trace.losses:
         if loss.name == _WITH_LOGITS:
@@ -291,12 +299,12 @@ def _hit(
         message,
         distinct(chain(loss, activation, expects)),
         frozenset({("loss", loss.place)}),
-        (loss, activation),
+        _Found(loss, activation),
     )
 
 
 def fixes(hit: Hit, file: SourceFile) -> Iterator[Fix]:
-    if not isinstance(hit.facts, tuple):
+    if not isinstance(hit.facts, _Found):
         return
     loss, activation = hit.facts
     if activation.name == "linear":

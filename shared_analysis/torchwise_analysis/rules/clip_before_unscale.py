@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 from torchwise_analysis.findings import Confidence, Evidence, Fix, Place, Safety, Severity
 from torchwise_analysis.fixes import (
@@ -13,6 +14,7 @@ from torchwise_analysis.fixes import (
 )
 from torchwise_analysis.interp.abstract.events import Backward, Clip, Step
 from torchwise_analysis.interp.abstract.trace import Trace
+from torchwise_analysis.interp.abstract.values import Gradients
 from torchwise_analysis.rules._frames import call_beside
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
 from torchwise_analysis.rules._reading import belief_in, distinct, grade, step
@@ -104,6 +106,36 @@ RULE = Rule(
         ),
     ),
     examples=(
+        Example(
+            "Trained again after a failure, with an optimizer of its own",
+            """
+import torch
+from torch import nn
+
+
+def train(model, loader):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cuda")
+    for x, y in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = nn.functional.cross_entropy(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def main(loader):
+    model = nn.Linear(12, 4).cuda()
+    try:
+        train(model, loader)
+    except torch.cuda.OutOfMemoryError:
+        torch.cuda.empty_cache()
+        train(model, loader)
+""",
+        ),
         Example(
             "A helper that clips: the call stands in the wrong place",
             """
@@ -237,13 +269,20 @@ def train(loader):
 )
 
 
+class _Found(NamedTuple):
+    """Where the clipping stands, and the step that unscales too late."""
+
+    place: Place
+    later: Step | None
+
+
 def detect(trace: Trace) -> Iterator[Hit]:
     scaled: dict[Place, Backward] = {}
     for event in trace.of_any(Backward, Clip):
         if isinstance(event, Backward):
             scaled[event.place] = event
-        elif isinstance(event, Clip) and event.owner is None and "clip_grad" in event.how:
-            for oid, atoms in event.before.items():
+        elif event.owner is None and "clip_grad" in event.how:
+            for oid, atoms in _read_for(trace, event).items():
                 sites = [place for atom in atoms if atom.scaled for place, _ in atom.sites]
                 made = [scaled[place] for place in sites if place in scaled]
                 if made:
@@ -251,6 +290,16 @@ def detect(trace: Trace) -> Iterator[Hit]:
                     first = min(made, key=lambda backward: backward.order)
                     yield _hit(trace, event, oid, first, is_mixed)
                     break
+
+
+def _read_for(trace: Trace, clip: Clip) -> Mapping[int, Gradients]:
+    """The gradients before the clip by optimizer: of those that step afterwards, where some do.
+
+    One that was dropped, such as that of a run that an exception ended, leaves gradients that nobody uses.
+    """
+    stepping = {one.optimizer.id for one in trace.steps if one.order > clip.order}
+    used = {oid: atoms for oid, atoms in clip.before.items() if oid in stepping}
+    return used or clip.before
 
 
 def _hit(trace: Trace, clip: Clip, oid: int, backward: Backward, is_mixed: bool) -> Hit:
@@ -268,7 +317,7 @@ def _hit(trace: Trace, clip: Clip, oid: int, backward: Backward, is_mixed: bool)
         "acts that much smaller and training crawls. Unscale them first.",
         distinct(_chain(clip, backward, place, later)),
         frozenset({("optimizer", oid)}),
-        (place, later[0] if later else None),
+        _Found(place, later[0] if later else None),
     )
 
 
@@ -286,11 +335,11 @@ def _chain(clip: Clip, backward: Backward, place: Place, later: list[Step]) -> I
 
 
 def fixes(hit: Hit, file: SourceFile) -> Iterator[Fix]:
-    if not isinstance(hit.facts, tuple):
+    if not isinstance(hit.facts, _Found):
         return
     place, later = hit.facts
     title = "Unscale the gradients first (changes training)"
-    statement = _unscaling(file, later) if isinstance(later, Step) else None
+    statement = _unscaling(file, later) if later is not None else None
     found = innermost_statement(file.module, place.span) if statement else None
     edit = None
     if statement is not None and found is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from torchwise_analysis.findings import Evidence, Fix, Safety, Severity
 from torchwise_analysis.fixes import SourceFile
@@ -265,6 +266,14 @@ def train(loader):
 )
 
 
+class _Found(NamedTuple):
+    """The clipping; the backward that it should follow; the step or managed backward beside it."""
+
+    clip: Clip
+    backward: Backward | None
+    other: Step | Backward | None
+
+
 def detect(trace: Trace) -> Iterator[Hit]:
     changes = trace.of_any(Backward, Step, Clear, Clip)
     for index, clip in enumerate(changes):
@@ -327,12 +336,12 @@ def _hit(clip: Clip, backward: Backward | None, other: Step | Backward | None, b
         message,
         distinct(links),
         frozenset({("clip", clip.place)}),
-        (clip, backward, other),
+        _Found(clip, backward, other),
     )
 
 
 def fixes(hit: Hit, file: SourceFile) -> Iterator[Fix]:
-    if not isinstance(hit.facts, tuple):
+    if not isinstance(hit.facts, _Found):
         return
     clip, backward, other = hit.facts
     title = "Clip between backward and step (changes training)"

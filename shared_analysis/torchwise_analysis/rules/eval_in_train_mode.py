@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from torchwise_analysis.findings import Evidence, Fix, Place, Safety, Severity
 from torchwise_analysis.fixes import (
@@ -263,6 +264,13 @@ def fit(train_loader, held_out):
 )
 
 
+class _Found(NamedTuple):
+    """The forward in train mode and the evaluation loop around it."""
+
+    forward: Forward
+    loop: Loop
+
+
 def detect(trace: Trace) -> Iterator[Hit]:
     trained = {p: trace.forward_of(p) for p in trace.trained}
     training_modes = {(f.module.id, mode.place) for f in trained.values() for mode in f.modes}
@@ -292,7 +300,11 @@ def detect(trace: Trace) -> Iterator[Hit]:
 
 def _evaluation_loop(forward: Forward) -> Loop | None:
     """The loop over data that the forward runs in directly, without autograd."""
-    if forward.grad != {False} or forward.through in ("loss", "entry", "functional") or not forward.loops:
+    if (
+        forward.grad != frozenset({False})
+        or forward.through in ("loss", "entry", "functional")
+        or not forward.loops
+    ):
         return None
     loop = forward.loops[-1].loop
     return loop if loop.kind in (LoopKind.BATCHES, LoopKind.UNKNOWN) else None
@@ -341,7 +353,7 @@ def _hit(trace: Trace, forward: Forward, loop: Loop, has_layers: bool) -> Hit:
         "eval() before.",
         distinct(_chain(trace, forward)),
         frozenset({("module", forward.module.id)}),
-        (forward, loop),
+        _Found(forward, loop),
     )
 
 
@@ -369,7 +381,7 @@ def _chain(trace: Trace, forward: Forward) -> Iterator[Evidence]:
 
 
 def fixes(hit: Hit, file: SourceFile) -> Iterator[Fix]:
-    if not isinstance(hit.facts, tuple):
+    if not isinstance(hit.facts, _Found):
         return
     forward, loop = hit.facts
     title = "Call eval() before the evaluation (changes its numbers)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from torchwise_analysis.findings import Confidence, Evidence, Fix, Place, Safety, Severity
 from torchwise_analysis.fixes import SourceFile
@@ -241,6 +242,15 @@ def train(loader):
 )
 
 
+class _Found(NamedTuple):
+    """The step, the clearing before it, the backward undone; whether other gradients remain."""
+
+    step: Step
+    clear: Clear
+    wiped: Backward
+    has_rest: bool
+
+
 def detect(trace: Trace) -> Iterator[Hit]:
     last: dict[int, Clear] = {}
     backwards: dict[tuple[int, Place], list[Backward]] = {}
@@ -305,7 +315,7 @@ def _hit(trace: Trace, one: Step, clear: Clear, wiped: Backward) -> Hit:
         message,
         distinct(_chain(one, clear, wiped)),
         frozenset({("optimizer", one.optimizer.id)}),
-        (one, clear, wiped, has_rest),
+        _Found(one, clear, wiped, has_rest),
     )
 
 
@@ -321,7 +331,7 @@ def _chain(one: Step, clear: Clear, wiped: Backward) -> Iterator[Evidence]:
 
 
 def fixes(hit: Hit, file: SourceFile) -> Iterator[Fix]:
-    if not isinstance(hit.facts, tuple):
+    if not isinstance(hit.facts, _Found):
         return
     one, clear, wiped, has_rest = hit.facts
     if has_rest:

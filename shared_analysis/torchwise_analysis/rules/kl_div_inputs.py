@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from torchwise_analysis.findings import Confidence, Edit, Evidence, Fix, Safety, Severity
 from torchwise_analysis.fixes import SourceFile
@@ -181,6 +182,13 @@ def distil(student, teacher, optimizer, loader):
 )
 
 
+class _Found(NamedTuple):
+    """The loss call and the activation to exchange, if one is at fault."""
+
+    loss: LossCall
+    activation: Activation | None
+
+
 def detect(trace: Trace) -> Iterator[Hit]:
     for loss in trace.losses:
         if loss.name != "kl_div":
@@ -191,7 +199,7 @@ def detect(trace: Trace) -> Iterator[Hit]:
         ]
         if not found and _is_unannounced_log(loss):
             found = [_of_target(loss)]
-        if not found and loss.grad != {False} and not _says_reduction(loss):
+        if not found and loss.grad != frozenset({False}) and not _says_reduction(loss):
             found = [_of_reduction(loss)]
         yield from found[:1]
 
@@ -206,13 +214,13 @@ def _hit(loss: LossCall, activation: Activation, confidence_: Confidence) -> Hit
         "divergence, and the student does not approach the target. Use log_softmax.",
         distinct(chain(loss, activation, "log-probabilities")),
         frozenset({("loss", loss.place)}),
-        (loss, activation),
+        _Found(loss, activation),
     )
 
 
 def _is_unannounced_log(loss: LossCall) -> bool:
     target, flag = loss.target, loss.options.get("log_target")
-    if target is None or target.activation is None or loss.options.open or loss.grad == {False}:
+    if target is None or target.activation is None or loss.options.open or loss.grad == frozenset({False}):
         return False
     is_plain = flag is None or (isinstance(flag, Const) and flag.value is False)
     return is_plain and target.activation.name == "log_softmax"
@@ -230,7 +238,7 @@ def _of_target(loss: LossCall) -> Hit:
         "divergence. Use softmax for the target, or say log_target=True.",
         distinct(links),
         frozenset({("loss", loss.place)}),
-        (loss, None),
+        _Found(loss, None),
     )
 
 
@@ -251,12 +259,12 @@ def _of_reduction(loss: LossCall) -> Hit:
         "the KL divergence per sample.",
         (Evidence(loss.place, "no reduction is given"),),
         frozenset({("loss", loss.place)}),
-        (loss, None),
+        _Found(loss, None),
     )
 
 
 def fixes(hit: Hit, file: SourceFile) -> Iterator[Fix]:
-    if not isinstance(hit.facts, tuple):
+    if not isinstance(hit.facts, _Found):
         return
     loss, activation = hit.facts
     if activation is None:

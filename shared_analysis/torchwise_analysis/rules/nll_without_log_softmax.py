@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from torchwise_analysis.findings import Fix, Safety, Severity
 from torchwise_analysis.fixes import SourceFile
@@ -230,6 +231,13 @@ def train(model, optimizer, loader):
 )
 
 
+class _Found(NamedTuple):
+    """The loss call and the activation before it."""
+
+    loss: LossCall
+    activation: Activation
+
+
 def detect(trace: Trace) -> Iterator[Hit]:
     for loss in trace.losses:
         if loss.name == "nll_loss":
@@ -253,12 +261,12 @@ def _hit(loss: LossCall, tensor: Tensor, activation: Activation) -> Hit:
         message,
         distinct(chain(loss, activation, "log-probabilities")),
         frozenset({("loss", loss.place)}),
-        (loss, activation),
+        _Found(loss, activation),
     )
 
 
 def fixes(hit: Hit, file: SourceFile) -> Iterator[Fix]:
-    if not isinstance(hit.facts, tuple):
+    if not isinstance(hit.facts, _Found):
         return
     loss, activation = hit.facts
     edit = None

@@ -256,7 +256,7 @@ def _windows(trace: Trace) -> Iterator[_Window]:
         if isinstance(event, Backward):
             for optimizer in event.before:
                 last[optimizer] = event
-        elif isinstance(event, Step):
+        else:
             backward = last.get(event.optimizer.id)
             passes = sorted(backward.passes) if backward is not None else []
             forwards = [trace.passes[p].forward for p in passes if p in trace.passes]

@@ -171,7 +171,7 @@ def detect(trace: Trace) -> Iterator[Hit]:
             for value in event.inputs:
                 if value.cut is not None and value.cut.how in _DISCRETE and not value.passes:
                     losses[value.cut] = event
-        elif isinstance(event, Backward) and event.how == "tensor" and event.loss is not None:
+        elif event.how == "tensor" and event.loss is not None:
             cut = event.loss.cut
             if cut is not None and not event.loss.passes and cut in losses:
                 yield _hit(trace, event, cut, losses[cut])

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
-from torchwise_analysis.findings import Confidence, Evidence, Fix, Safety, Severity
+from torchwise_analysis.findings import Confidence, Evidence, Fix, Place, Safety, Severity
 from torchwise_analysis.fixes import SourceFile
 from torchwise_analysis.interp.abstract.events import Forward, OptimizerBuilt, PartSet, RequiresGrad
 from torchwise_analysis.interp.abstract.trace import Trace
@@ -266,6 +267,13 @@ def finetune(loader):
 _FROZEN = frozenset([True])  # the state fact of parts whose requires_grad is off
 
 
+class _Found(NamedTuple):
+    """Where the part is put in, and where the optimizer is built."""
+
+    setting: Place
+    optimizer: Place
+
+
 def detect(trace: Trace) -> Iterator[Hit]:
     built = [event for event in trace.of(OptimizerBuilt) if event.parts is not None]
     for setting in trace.of(PartSet):
@@ -339,7 +347,7 @@ def _late_part(trace: Trace, optimizer: OptimizerBuilt, setting: PartSet, part: 
         "optimizer afterwards.",
         distinct(links),
         frozenset({("optimizer", optimizer.optimizer.id)}),
-        (setting.place, optimizer.place),
+        _Found(setting.place, optimizer.place),
     )
 
 
@@ -395,7 +403,7 @@ def _confidence(trace: Trace, optimizer: OptimizerBuilt) -> Confidence:
 
 
 def fixes(hit: Hit, file: SourceFile) -> Iterator[Fix]:
-    if not isinstance(hit.facts, tuple):
+    if not isinstance(hit.facts, _Found):
         yield Fix("Give the optimizer a parameter group for it", Safety.ADVICE, ())
         return
     setting, optimizer = hit.facts

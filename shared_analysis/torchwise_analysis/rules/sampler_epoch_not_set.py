@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from torchwise_analysis.findings import Evidence, Fix, Place, Safety, Severity
 from torchwise_analysis.fixes import SourceFile, innermost_statement, insert_statement_before
@@ -235,6 +236,13 @@ def main(dataset):
 )
 
 
+class _Found(NamedTuple):
+    """The loop over epochs and the loop over the loader in it."""
+
+    outer: Loop
+    entered: LoopEntered
+
+
 def detect(trace: Trace) -> Iterator[Hit]:
     told = trace.of(SamplerEpochSet)
     if any(event.sampler is None and event.loader is None for event in told):
@@ -308,7 +316,7 @@ def _hit(built: LoaderBuilt, sampler: Obj, entered: LoopEntered, outer: Loop) ->
         "on each rank. Call set_epoch at its head.",
         distinct(links),
         frozenset({("loader", built.loader.id)}),
-        (outer, entered),
+        _Found(outer, entered),
     )
 
 
@@ -320,7 +328,7 @@ def _keyword(loop: Loop) -> Place:
 
 
 def fixes(hit: Hit, file: SourceFile) -> Iterator[Fix]:
-    if not isinstance(hit.facts, tuple):
+    if not isinstance(hit.facts, _Found):
         return
     outer, entered = hit.facts
     statement = _telling(file, outer, entered)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from torchwise_analysis.findings import Confidence, Evidence, Fix, Safety, Severity
 from torchwise_analysis.fixes import SourceFile, indent_under, innermost_statement, name_for_module
-from torchwise_analysis.interp.abstract.events import Event, Saved
+from torchwise_analysis.interp.abstract.events import Event, Saved, Wrapped
 from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.interp.abstract.values import Const, StateDict, alternatives
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
@@ -172,7 +172,7 @@ def train(loader):
 
 def detect(trace: Trace) -> Iterator[Hit]:
     several = [(event, fact) for event, fact in several_processes(trace) if _starts_processes(event)]
-    sharded = any(event.how == "fsdp" for event, _ in several if hasattr(event, "how"))
+    sharded = any(isinstance(event, Wrapped) and event.how == "fsdp" for event, _ in several)
     if sharded:
         return
     for saved in trace.of(Saved):

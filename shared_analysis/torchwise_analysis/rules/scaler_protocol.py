@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from torchwise_analysis.findings import Edit, Evidence, Fix, Place, Safety, Severity
 from torchwise_analysis.fixes import (
@@ -196,13 +197,21 @@ def train(loader):
 )
 
 
+class _Found(NamedTuple):
+    """What is wrong ("plain": a step of its own, "update": none); the scaled backward; is update called?"""
+
+    kind: str
+    backward: Backward | None
+    has_update: bool
+
+
 def detect(trace: Trace) -> Iterator[Hit]:
     backwards: dict[Place, Backward] = {}
     updated = frozenset(event.scaler.id for event in trace.of(ScalerUpdate))
     for event in trace.of_any(Backward, Step):
         if isinstance(event, Backward):
             backwards[event.place] = event
-        elif isinstance(event, Step):
+        else:
             filled = [atom for atom in event.before if atom.sites]
             if event.via == "plain" and filled and all(atom.scaled for atom in filled):
                 made = [backwards[place] for atom in filled for place, _ in atom.sites if place in backwards]
@@ -236,7 +245,7 @@ def _plain(one: Step, backward: Backward | None, has_update: bool) -> Hit:
         "scaler step and update.",
         distinct([*links, Evidence(one.place, "this step does not divide by the scale")]),
         frozenset({("optimizer", one.optimizer.id)}),
-        ("plain", backward, has_update),
+        _Found("plain", backward, has_update),
     )
 
 
@@ -249,17 +258,17 @@ def _without_update(one: Step) -> Hit:
         "the scaler steps and is never updated: its second step raises. Call update() behind the step.",
         distinct([*links, Evidence(one.place, "it steps here, and nothing calls update()")]),
         frozenset({("optimizer", one.optimizer.id)}),
-        ("update", None, False),
+        _Found("update", None, False),
     )
 
 
 def fixes(hit: Hit, file: SourceFile) -> Iterator[Fix]:
-    if not isinstance(hit.facts, tuple):
+    if not isinstance(hit.facts, _Found):
         return
     kind, backward, has_update = hit.facts
     title = "Let the scaler step and update (changes training)"
     edits = _update_edits(file, hit.place) if kind == "update" else None
-    if kind == "plain" and isinstance(backward, Backward):
+    if kind == "plain" and backward is not None:
         edits = _step_edits(file, hit.place, backward.place, has_update)
     yield Fix(title, Safety.ADVICE if edits is None else Safety.UNSAFE, edits or ())
 

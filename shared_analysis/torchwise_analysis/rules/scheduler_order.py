@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from torchwise_analysis.findings import Confidence, Evidence, Fix, Safety, Severity
 from torchwise_analysis.fixes import SourceFile
@@ -163,6 +164,13 @@ def end_of_epoch():
 )
 
 
+class _Found(NamedTuple):
+    """The early step of the schedule and the step of its optimizer."""
+
+    early: SchedulerStep
+    later: Step
+
+
 def detect(trace: Trace) -> Iterator[Hit]:
     restored = {
         e.target.id for e in trace.of(WeightsLoaded) if e.target.kind in (Kind.SCHEDULER, Kind.OPAQUE)
@@ -170,7 +178,7 @@ def detect(trace: Trace) -> Iterator[Hit]:
     owners = {e.scheduler.id: e.optimizer for e in trace.of(SchedulerBuilt)}
     for early in trace.of(SchedulerStep):
         scheduler, optimizer = early.scheduler, owners.get(early.scheduler.id)
-        if optimizer is None or early.optimizer_stepped != {False} or _is_special(scheduler):
+        if optimizer is None or early.optimizer_stepped != frozenset({False}) or _is_special(scheduler):
             continue
         if (
             {scheduler.id, optimizer.id} & (restored | trace.escaped)
@@ -215,13 +223,13 @@ def _hit(early: SchedulerStep, later: Step, scheduler: Obj) -> Hit:
             )
         ),
         frozenset({("scheduler", scheduler.id)}),
-        (early, later),
+        _Found(early, later),
     )
 
 
 def fixes(hit: Hit, file: SourceFile) -> Iterator[Fix]:
     title = "Step the scheduler behind the optimizer (changes the learning rates)"
-    if not isinstance(hit.facts, tuple):
+    if not isinstance(hit.facts, _Found):
         return
     early, later = hit.facts
     edits = moved_behind(file, early.place, later.place) if early.loops == later.loops else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import NamedTuple, cast
 
 from torchwise_analysis.findings import Confidence, Evidence, Fix, Place, Safety, Severity
 from torchwise_analysis.fixes import (
@@ -291,6 +292,14 @@ _WITHOUT_PARAMETERS = re.compile(
 )
 
 
+class _Found(NamedTuple):
+    """The attribute, the parts it hides, and whether a dict has text keys alone."""
+
+    setting: PartSet
+    lost: tuple[Obj, ...]
+    has_text_keys: bool
+
+
 def detect(trace: Trace) -> Iterator[Hit]:
     used = frozenset(m for pass_ in trace.passes.values() for m in pass_.modules)
     made = {event.module.id: event.order for event in trace.of(ModuleBuilt)}
@@ -359,7 +368,7 @@ def _hit(trace: Trace, setting: PartSet, lost: list[Obj]) -> Hit:
         "they stay behind when the model moves, and checkpoints leave them out.",
         distinct(_chain(trace, setting, lost)),
         frozenset({("container", container.id)}),
-        (setting, tuple(lost), _keys_are_text(trace, container)),
+        _Found(setting, tuple(lost), _keys_are_text(trace, container)),
     )
 
 
@@ -386,7 +395,9 @@ def _chain(trace: Trace, setting: PartSet, lost: list[Obj]) -> Iterator[Evidence
 
 def _keys_are_text(trace: Trace, container: Obj) -> bool:
     keyed = trace.facts.get(("d", container.id))
-    return isinstance(keyed, dict) and all(isinstance(key, str) for key in keyed)
+    return isinstance(keyed, dict) and all(
+        isinstance(key, str) for key in cast("dict[object, object]", keyed)
+    )
 
 
 # --------------------------------------------------------------------------- fix
@@ -396,7 +407,7 @@ _READING_FUNCTIONS = ("len", "enumerate", "zip", "reversed", "iter", "range")
 
 
 def fixes(hit: Hit, file: SourceFile) -> Iterator[Fix]:
-    if not isinstance(hit.facts, tuple):
+    if not isinstance(hit.facts, _Found):
         return
     setting, lost, has_text_keys = hit.facts
     found = innermost_statement(file.module, hit.place.span)

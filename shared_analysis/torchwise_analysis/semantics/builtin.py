@@ -260,7 +260,7 @@ def dict_(m: Machine, call: Call) -> va.Value:
     if isinstance(value, va.Obj) and m.items(value):
         pairs = [first_known(p) for p in m.items(value)]
         for pair in pairs:
-            parts = m.items(pair) if isinstance(pair, va.Obj) else ()
+            parts = m.items(pair) if isinstance(pair, va.Obj) else tuple[va.Value, ...]()
             key = first_known(parts[0]) if len(parts) == 2 else None
             if isinstance(key, va.Const) and isinstance(key.value, (str, int)):
                 entries[key.value] = parts[1]
@@ -328,8 +328,9 @@ def len_(m: Machine, call: Call) -> va.Value:
         count = len(m.items(value)) + len(m.entries(value))
         if count and count < 12:
             return va.Const(None, count)
-    if isinstance(value, va.Const) and isinstance(value.value, (str, tuple, range)):
-        return va.Const(None, len(value.value))
+    content = value.value if isinstance(value, va.Const) else None
+    if isinstance(content, (str, tuple, range)):
+        return va.Const(None, len(cast("tuple[object, ...]", content)))
     name = (
         value.symbol or value.name
         if isinstance(value, (va.Obj,))
@@ -604,10 +605,6 @@ def environment(m: Machine, call: Call) -> va.Value:
 
 
 # --------------------------------------------------------------------------- containers
-
-
-def _is_container(obj: va.Obj) -> bool:
-    return obj.kind in (*_SEQUENCES, va.Kind.DICT) or obj.kind is va.Kind.OPAQUE
 
 
 def _argument_node(call: Call, index: int = 0) -> nd.Node | None:

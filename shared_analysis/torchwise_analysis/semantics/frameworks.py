@@ -528,7 +528,7 @@ def _run_ignite(m: Machine, call: Call) -> None:
     update = first_known(call.first() or va.UNKNOWN)
     if not isinstance(update, va.Function):
         return
-    loop = m._loops.setdefault(
+    loop = m.named_loop(
         (m.file, m.line, -id(call.node)), Loop(m.place(call.node), LoopKind.BATCHES, "ignite.Engine")
     )
     outer = m.loops

@@ -146,7 +146,7 @@ def _closure_step(m: Machine, obj: va.Obj, closure: va.Function, call: Call) -> 
     """The optimizer calls the closure, perhaps several times, and steps after each."""
     outer = m.loops
     loop = Loop(m.place(call.node), LoopKind.CLOSURE, "closure")
-    loop = m._loops.setdefault((m.file, m.line, -id(call.node)), loop)
+    loop = m.named_loop((m.file, m.line, -id(call.node)), loop)
     result: va.Value = va.UNKNOWN
     try:
         for turn in range(2):

@@ -697,7 +697,7 @@ def torch_function(m: Machine, call: Call) -> va.Value:
         if last in _RANDOM and isinstance(out, va.Tensor):
             drawn = {"random"} if call.get("generator") is not None else {"random", "drawn"}
             out = replace(out, passes=frozenset(), taint=out.taint | drawn)
-            if last == "bernoulli" and isinstance(out, va.Tensor):
+            if last == "bernoulli":
                 out = replace(out, taint=out.taint | _gate(m, call).taint)
         return out
     found = m.all_tensors(call.arguments)

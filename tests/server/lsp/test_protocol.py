@@ -39,7 +39,7 @@ async def test_diagnostic_says_where_why_and_more(editor: Editor) -> None:
     )
     assert found.data == {"code": "TW101", "rule": "retained-graph"}
     assert found.code_description and found.code_description.href.endswith("/retained-graph.md")
-    (link,) = found.related_information or ()
+    (link,) = list(found.related_information or ())
     assert link.message == "the text starts here"
     assert link.location == lsp.Location(URI, lsp_range((0, 0), (0, 1)))
 
@@ -100,7 +100,7 @@ async def test_edits_carry_the_version_where_the_client_takes_it(editor: Editor)
     if editor.name == "neovim":  # does not say that it takes versions
         assert list(action.edit.changes or ()) == [URI]
         return
-    (change,) = action.edit.document_changes or ()
+    (change,) = list(action.edit.document_changes or ())
     assert isinstance(change, lsp.TextDocumentEdit)
     assert change.text_document == lsp.OptionalVersionedTextDocumentIdentifier(URI, 2)
 

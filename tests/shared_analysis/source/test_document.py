@@ -27,6 +27,12 @@ from torchwise_analysis.source.lower_text import whole
 from torchwise_analysis.source.nodes import Block, Broken, ClassDef, FunctionDef, Placed
 from torchwise_analysis.source.scanner import LineTable
 
+SLOW_AND_LARGE = (
+    HealthCheck.too_slow,
+    HealthCheck.data_too_large,
+    HealthCheck.filter_too_much,
+    HealthCheck.large_base_example,
+)
 EXAMPLES = 3_000 if os.environ.get("TORCHWISE_LONG_TESTS") else 120
 
 TYPED = (
@@ -72,7 +78,7 @@ def _edit(draw: st.DataObject, document: Document) -> None:
     assert document.text == expected
 
 
-@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=SLOW_AND_LARGE)
 @given(texts(), st.data())
 def test_document_after_edits_equals_a_fresh_one(text: str, data: st.DataObject) -> None:
     document = Document("edited.py", text, stale_seconds=0)

@@ -222,7 +222,7 @@ def _method_entry(m: Machine, cls: va.Class, obj: va.Obj, function: va.Function,
         bool(hook and hook.automatic),
     )
     key = (function.path, function.line, id(function.node))
-    loop = m._loops.setdefault(key, Loop(place, LoopKind.CALL, function.name))
+    loop = m.named_loop(key, Loop(place, LoopKind.CALL, function.name))
     m.loops = (Turn(loop, turn),)
     m.automatic = obj if hook and hook.automatic else None
     scopes = m.scopes._replace(grad=hook.grad) if hook and hook.grad is not None else m.scopes

@@ -196,7 +196,7 @@ def comprehension(m: Machine, node: nd.Comprehension) -> va.Value:
         if any(open_):
             m.state.set(("open", holder.id), True)
         return holder
-    kept = []
+    kept: list[va.Value] = []
     for value in found:
         # an element whose graph was made in the comprehension's own loop outlives its iteration
         if any(len(m.passes[p].loops) > depth for t in m.tensors(value) for p in t.passes):
@@ -258,9 +258,10 @@ def _get_item(m: Machine, value: va.Value, index: va.Value, node: nd.Node) -> va
         return replace(value, shape=_indexed(value.shape, node))
     if isinstance(value, va.Obj):
         return _item_of(m, value, key, moving, index)
-    if isinstance(value, va.Const) and isinstance(value.value, (str, tuple, list)) and isinstance(key, int):
+    content = value.value if isinstance(value, va.Const) else None
+    if isinstance(content, (str, tuple, list)) and isinstance(key, int):
         try:
-            return va.Const(None, cast("tuple[object, ...]", value.value)[key])
+            return va.Const(None, cast("tuple[object, ...]", content)[key])
         except IndexError:
             return va.UNKNOWN
     if isinstance(value, va.Parameters):
@@ -764,8 +765,9 @@ def unpack(m: Machine, value: va.Value, targets: tuple[nd.Expr, ...], node: nd.N
             return [iteration.element(m, value, node)] * count
     if isinstance(value, va.Tensor):
         return [replace(value, shape=value.shape[1:] if value.shape else None)] * count
-    if isinstance(value, va.Const) and isinstance(value.value, tuple):
-        parts = cast("tuple[object, ...]", value.value)
+    content = value.value if isinstance(value, va.Const) else None
+    if isinstance(content, tuple):
+        parts = cast("tuple[object, ...]", content)
         if len(parts) == count:
             return [va.Const(None, part) for part in parts]
     return [va.unknown(None, taint=m.taint(value)) for _ in range(count)]

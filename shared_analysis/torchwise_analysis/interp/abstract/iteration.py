@@ -126,7 +126,9 @@ def _iterator_elements(
     if name == "generator":
         return [va.UNKNOWN] * turns, LoopKind.UNKNOWN, None
     inner, kind, count = (
-        _elements(m, first_known(over.over[0]), turns, node) if over.over else ([], LoopKind.UNKNOWN, None)
+        _elements(m, first_known(over.over[0]), turns, node)
+        if over.over
+        else (list[va.Value](), LoopKind.UNKNOWN, None)
     )
     if name in ("iter", "reversed", "sorted", "tqdm", "cycle"):
         return inner, kind, None if name == "cycle" else count

@@ -14,6 +14,7 @@ def join(a: object, b: object) -> object:
     """The join of two facts of one key."""
     if a is b:
         return a
+    first = a
     if isinstance(a, va.Value) and isinstance(b, va.Value):
         return join_values(a, b)
     if isinstance(a, frozenset) and isinstance(b, frozenset):
@@ -28,7 +29,7 @@ def join(a: object, b: object) -> object:
         return a or b
     if isinstance(a, int) and isinstance(b, int):
         return max(a, b)
-    return a
+    return first
 
 
 def join_contents(a: tuple[va.Value, ...], b: tuple[va.Value, ...]) -> tuple[va.Value, ...]:

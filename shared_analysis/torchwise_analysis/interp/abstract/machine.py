@@ -487,6 +487,10 @@ class Machine:
                 )
         return found
 
+    def named_loop(self, key: tuple[str, int, int], loop: Loop) -> Loop:
+        """The loop that stands for repeated calls under `key`: `loop` itself the first time."""
+        return self._loops.setdefault(key, loop)
+
     # ------------------------------------------------------------------ objects
 
     def fresh_id(self) -> int:
@@ -806,7 +810,7 @@ class Machine:
         sources: set[int] = set()
         taint: set[str] = set()
         evidence = fields.pop("evidence", None)
-        tensors = []
+        tensors: list[va.Tensor] = []
         for value in values:
             found = self.tensors(value)
             tensors += found
@@ -848,7 +852,7 @@ class Machine:
         if modules is None:
             return list(self.optimizers)
         listed = sorted(modules)
-        out = []
+        out: list[va.Obj] = []
         for optimizer in self.optimizers:
             owned = self.owns.get(optimizer.id)
             if owned is None or any(self.related(m, r) for m in listed for r in sorted(owned)):

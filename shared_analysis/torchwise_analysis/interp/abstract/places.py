@@ -54,7 +54,7 @@ class Spot(Place):
         object.__setattr__(self, "_ground", ground)
 
     @property
-    def span(self) -> Span:
+    def span(self) -> Span:  # pyright: ignore[reportIncompatibleVariableOverride] - read-only there too
         span = self._span
         return span.shifted(self._ground.shifts[span[0] >> BLOCK_BITS])
 

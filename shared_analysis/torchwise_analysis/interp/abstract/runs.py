@@ -16,6 +16,7 @@ from torchwise_analysis.findings import Place
 from torchwise_analysis.interp.abstract import entries
 from torchwise_analysis.interp.abstract import events as ev
 from torchwise_analysis.interp.abstract import values as va
+from torchwise_analysis.interp.abstract.alike import alike
 from torchwise_analysis.interp.abstract.entries import FunctionKey
 from torchwise_analysis.interp.abstract.expressions import EXPRESSIONS
 from torchwise_analysis.interp.abstract.imports import is_main
@@ -32,8 +33,44 @@ from torchwise_analysis.names.project import Project
 from torchwise_analysis.semantics.dispatch import LIBRARY
 from torchwise_analysis.source import nodes as nd
 
+# Tables with nodes in their keys.
+_BY_NODE = ("_loops",)
+_MOST_COMPARED = 2_000  # events
+
 # Facts that each entry sets anew or that only mean something within one run.
 _PASSING = frozenset(["mode", "grad", "freed", "version", "autograd", "stepped", "lambda"])
+
+
+@dataclass(slots=True, eq=False)
+class Content:
+    """What happened in a run. One object as long as the same happens: who reads it need not look again."""
+
+    last_id: int
+    goes_on: bool
+    reached: frozenset[FunctionKey]
+    tables: dict[str, Any]
+    facts: Facts
+    events: tuple[ev.Event, ...]
+    end: Base | None = None
+
+    def is_like(self, other: Content) -> bool:
+        """Did the same happen?"""
+        if len(self.events) != len(other.events) or len(self.events) > _MOST_COMPARED:
+            return False
+        return alike(self._parts(), other._parts())
+
+    def _parts(self) -> tuple[object, ...]:
+        tables = [table for name, table in self.tables.items() if name not in _BY_NODE]
+        return self.last_id, self.goes_on, self.reached, tables, self.facts, self.events
+
+    def take_nodes(self, other: Content) -> None:
+        """Know things by the nodes of another run in which the same happened: its source is the present one."""
+        for name in _BY_NODE:
+            self.tables[name] = other.tables[name]
+            if self.end is not None and other.end is not None:
+                self.end.tables[name] = other.end.tables[name]
+            elif self.end is not None:
+                self.end = None
 
 
 @dataclass(slots=True, eq=False)
@@ -53,34 +90,28 @@ class Result:
     asked: dict[tuple[frozenset[str], int], bool]
     relevance: Relevance
     loaded: dict[str, nd.Module | None]
-    reached: frozenset[FunctionKey]
     aborted: dict[FunctionKey, int]
     visits: int
     counts: Counts
-    events: tuple[ev.Event, ...]
-    tables: dict[str, Any]
-    facts: Facts
-    goes_on: bool
-    is_over: bool
-    last_id: int
-    end: Base | None = None
+    content: Content
 
     def state_after(self) -> Base:
         """Where a run that goes on behind this one starts."""
-        if self.end is None:
+        content = self.content
+        if content.end is None:
             assert self.base is not None  # the first run has its end from the beginning
             facts = dict(self.base.facts)
-            _apply(facts, self.facts)
-            tables = {name: _joined(table, self.tables[name]) for name, table in self.base.tables.items()}
-            self.end = Base(facts, tables, self.last_id, self.base.scope)
-        return self.end
+            _apply(facts, content.facts)
+            tables = {name: _joined(table, content.tables[name]) for name, table in self.base.tables.items()}
+            content.end = Base(facts, tables, content.last_id, self.base.scope)
+        return content.end
 
 
 @dataclass(frozen=True, slots=True)
 class _Last:
     """A trace, and what it was joined from."""
 
-    results: tuple[Result, ...]
+    contents: tuple[Content, ...]
     shifts: tuple[int, ...]
     trace: Trace
 
@@ -171,10 +202,11 @@ class FileRun:
 
     def trace(self) -> Trace:
         """What happened in all runs together; the trace of the last text again, when that is the same."""
-        results, shifts = tuple(self._results), tuple(self._source.ground.shifts)
+        contents = tuple(result.content for result in self._results)
+        shifts = tuple(self._source.ground.shifts)
         last = self._memory.last
-        if last is None or last.shifts != shifts or not _is_same(last.results, results):
-            last = self._memory.last = _Last(results, shifts, self._joined())
+        if last is None or last.shifts != shifts or not _is_same(last.contents, contents):
+            last = self._memory.last = _Last(contents, shifts, self._joined())
         return replace(last.trace, silence=self._silence())
 
     def _silence(self) -> Silence:
@@ -193,14 +225,15 @@ class FileRun:
         }
         facts: Facts = {}
         for result in self._results:
+            content = result.content
             for name, table in tables.items():
-                table.update(result.tables[name])
+                table.update(content.tables[name])
             for name, members in united.items():
-                members |= result.tables[name]
-            _apply(facts, result.facts)
+                members |= content.tables[name]
+            _apply(facts, content.facts)
         return Trace(
             path=self._path,
-            events=tuple(event for result in self._results for event in result.events),
+            events=tuple(event for result in self._results for event in result.content.events),
             passes=tables["passes"],
             objects=tables["objects"],
             parents=tables["parents"],
@@ -232,11 +265,15 @@ class FileRun:
         end = _end_of_definitions(body)
         if end:
             first = self._stage("definitions", 0, None, body[:end], facts)
-            if first.goes_on:
+            if first.content.goes_on:
                 self._add(first)
                 rest = self._stage("rest", 1, first.state_after(), body[end:], facts)
                 self._add(rest)
-                return first.state_after() if _leaves_nothing(rest, first) else rest.state_after()
+                return (
+                    first.state_after()
+                    if _leaves_nothing(rest.content, first.content)
+                    else rest.state_after()
+                )
         whole = self._stage("module", 0, None, body, facts)
         self._add(whole)
         return whole.state_after()
@@ -288,10 +325,10 @@ class FileRun:
 
     def _add(self, result: Result) -> None:
         self._results.append(result)
-        self._reached |= result.reached
+        self._reached |= result.content.reached
         self._aborted.update(result.aborted)
         self._visits += result.visits
-        self._events += len(result.events)
+        self._events += len(result.content.events)
 
     def _result(
         self,
@@ -328,6 +365,9 @@ class FileRun:
         self._memory.ran.append(key[0])
         run(m)
         result = self._memory.results[key] = self._kept(m, base, given, share)
+        if known is not None and known.base is base and known.content.is_like(result.content):
+            known.content.take_nodes(result.content)
+            result.content = known.content
         return result
 
     def _kept(self, m: Machine, base: Base | None, given: tuple[object, ...], share: int) -> Result:
@@ -343,28 +383,29 @@ class FileRun:
             asked=m.asked,
             relevance=m.relevance,
             loaded=m.loaded,
-            reached=frozenset(m.reached),
             aborted={key: count for key, count in m.aborted.items() if self._aborted.get(key) != count},
             visits=m.visits,
             counts=m.counts,
-            events=tuple(m.events),
-            tables={name: _added(table, before.get(name)) for name, table in end.tables.items()},
-            facts=m.state.changes(0),
-            goes_on=m.goes_on,
-            is_over=m.is_over,
-            last_id=m.last_id,
-            end=end if base is None else None,
+            content=Content(
+                last_id=m.last_id,
+                goes_on=m.goes_on,
+                reached=frozenset(m.reached),
+                tables={name: _added(table, before.get(name)) for name, table in end.tables.items()},
+                facts=m.state.changes(0),
+                events=tuple(m.events),
+                end=end if base is None else None,
+            ),
         )
 
     def _holds(self, result: Result, base: Base | None, given: tuple[object, ...], share: int) -> bool:
         left = self._limits.events - self._events
         if result.base is not base or result.given != given or result.share != share:
             return False
-        if result.events_left != left and len(result.events) >= min(result.events_left, left):
+        if result.events_left != left and len(result.content.events) >= min(result.events_left, left):
             return False
         if any(code.version != version for code, version in result.read.items()):
             return False
-        if result.aborted_before != _among(self._aborted, result.reached):
+        if result.aborted_before != _among(self._aborted, result.content.reached):
             return False
         relevance = self._memory.relevance
         assert relevance is not None
@@ -402,16 +443,16 @@ def _does(statement: nd.Stmt) -> bool:
     return isinstance(statement, (nd.For, nd.While, nd.With))
 
 
-def _leaves_nothing(rest: Result, before: Result) -> bool:
+def _leaves_nothing(rest: Content, before: Content) -> bool:
     """Does an entry find the same whether it starts before or behind `rest`?"""
     own = before.last_id
     for key, value in rest.facts.items():
-        if key[0] in _PASSING:
+        kind, owner = key[0], key[1] if len(key) > 1 else 0
+        if kind in _PASSING:
             continue
-        owner = key[1] if len(key) > 1 else 0
         if isinstance(owner, int) and own < owner < SHARED_IDS:
             continue  # of something made there, which nothing from before holds
-        if key[0] in ("a", "v") and isinstance(value, va.Obj) and value.id >= SHARED_IDS:
+        if kind in ("a", "v") and isinstance(value, va.Obj) and value.id >= SHARED_IDS:
             continue  # whoever asks for it gets the same
         return False
     return not any(
@@ -424,14 +465,16 @@ def _leaves_nothing(rest: Result, before: Result) -> bool:
 # --------------------------------------------------------------------------- tables
 
 
-def _is_same(a: tuple[Result, ...], b: tuple[Result, ...]) -> bool:
+def _is_same(a: tuple[Content, ...], b: tuple[Content, ...]) -> bool:
     return len(a) == len(b) and all(one is other for one, other in zip(a, b, strict=True))
 
 
 def _added(table: Any, before: Any) -> Any:
     """What a table holds that it did not before; lists as a whole."""
-    if before is None or isinstance(table, list):
+    if before is None:
         return table
+    if isinstance(table, list):
+        return cast("list[object]", table)
     if isinstance(table, set):
         return cast("set[object]", table) - before
     return {key: value for key, value in table.items() if before.get(key, MISSING) is not value}

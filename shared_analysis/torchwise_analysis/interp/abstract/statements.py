@@ -555,10 +555,8 @@ def decorated(m: Machine, function: va.Function) -> va.Value:
     """Project decorators are run, library ones have their meaning or pass the function through."""
     node = function.node
     assert isinstance(node, nd.FunctionDef)
-    value: va.Value = function
+    value = function
     for decorator in reversed(node.decorators):
-        if not isinstance(value, va.Function):
-            break
         if isinstance(decorator, nd.Attribute) and decorator.attr in ("setter", "deleter", "getter"):
             value = replace(value, marks=value.marks | {f"{decorator.attr}:{node.name}"})
             continue

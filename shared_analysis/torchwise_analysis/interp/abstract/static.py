@@ -43,7 +43,7 @@ def children(node: nd.Node) -> list[nd.Node]:
     for name in _fields(type(node)):
         value = getattr(node, name)
         if isinstance(value, tuple):
-            _collect(value, out)
+            _collect(cast("tuple[object, ...]", value), out)
         elif isinstance(value, nd.Node):
             out.append(value)
     return out

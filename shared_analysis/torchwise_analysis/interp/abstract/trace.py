@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar, cast
+from typing import TypeVar, cast, overload
 
 from torchwise_analysis.findings import Place
 from torchwise_analysis.interp.abstract import events as ev
@@ -24,6 +24,7 @@ from torchwise_analysis.interp.abstract.values import Kind, Obj, Token, Value, a
 from torchwise_analysis.source.nodes import Span
 
 E = TypeVar("E", bound=ev.Event)
+F = TypeVar("F", bound=ev.Event)
 R = TypeVar("R")
 
 _HOLDING = (Kind.ITERATOR, Kind.LIST, Kind.TUPLE, Kind.DICT, Kind.SET)
@@ -98,7 +99,11 @@ class Trace:
         """Events of one type in the order in which they happened."""
         return cast("tuple[E, ...]", self.once("kinds", self._by_kind).get(kind, ()))
 
-    def of_any(self, *kinds: type[E]) -> tuple[E, ...]:
+    @overload
+    def of_any(self, first: type[E], second: type[F], /) -> tuple[E | F, ...]: ...
+    @overload
+    def of_any(self, *kinds: type[E]) -> tuple[E, ...]: ...
+    def of_any(self, *kinds: type[ev.Event]) -> tuple[ev.Event, ...]:
         """Events of several types in the order in which they happened."""
         return tuple(sorted((e for kind in kinds for e in self.of(kind)), key=_order))
 
@@ -222,9 +227,9 @@ class Trace:
         """Positional and keyed contents of a container as the last run left them."""
         found = self.facts.get(("c", oid), ())
         keyed = self.facts.get(("d", oid))
-        values = [v for v in found if isinstance(v, Value)] if isinstance(found, tuple) else []
-        values += [v for v in keyed.values() if isinstance(v, Value)] if isinstance(keyed, dict) else []
-        return tuple(values)
+        listed = cast("tuple[object, ...]", found) if isinstance(found, tuple) else ()
+        named = cast("dict[object, object]", keyed) if isinstance(keyed, dict) else {}
+        return tuple(v for v in (*listed, *named.values()) if isinstance(v, Value))
 
     def holds(self, value: Value | None, oid: int, depth: int = 0) -> bool:
         """Is the value this object, an iterator over it, or a container with it?"""

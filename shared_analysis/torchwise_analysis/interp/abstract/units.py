@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import Enum
-from typing import Any
+from typing import Any, cast
 
 from torchwise_analysis.interp.abstract.places import Ground
 from torchwise_analysis.interp.abstract.static import Mentions, mentions_of, walk
@@ -333,8 +333,10 @@ def _alike(a: object, b: object, down: int) -> bool:
     if type(a) is not type(b) or isinstance(a, nd.Placed):
         return False
     if isinstance(a, tuple):
-        assert isinstance(b, tuple)
-        return len(a) == len(b) and all(_alike(x, y, down) for x, y in zip(a, b, strict=True))
+        first, second = cast("tuple[object, ...]", a), cast("tuple[object, ...]", b)
+        return len(first) == len(second) and all(
+            _alike(x, y, down) for x, y in zip(first, second, strict=True)
+        )
     if isinstance(a, nd.Node):
         return all(_alike(getattr(a, name), getattr(b, name), down) for name in _names(type(a)))
     return a == b and repr(a) == repr(b)

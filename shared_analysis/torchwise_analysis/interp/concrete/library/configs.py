@@ -21,6 +21,7 @@ from torchwise_analysis.interp.concrete.values import (
     Instance,
     Keywords,
     Namespace,
+    NativeCall,
     Opaque,
     Partial,
     Unknown,
@@ -246,7 +247,7 @@ def omegaconf_module(it: Interpreter) -> Namespace:
     cls = dict_config(it)
 
     def create(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
-        source = args[0] if args else {}
+        source: Value = args[0] if args else dict[Value, Value]()
         if isinstance(source, str):
             source = parsed_yaml(it, source, "a text", floats_without_dot=True)
         return wrapped(cls, resolved(it, plain(_fields(it, source))))
@@ -269,7 +270,7 @@ def omegaconf_module(it: Interpreter) -> Namespace:
     def nothing(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
         return None
 
-    table = {
+    table: dict[str, NativeCall] = {
         "create": create,
         "structured": create,
         "load": load,
@@ -491,7 +492,7 @@ def _composed(it: Interpreter, folder: str, group: str, name: str, package: str,
         )
     own = parsed_yaml(it, content, files.locate(it, shown) or shown, floats_without_dot=True)
     if not isinstance(own, dict):
-        own = {} if own is None else own
+        own = dict[Value, Value]() if own is None else own
     if isinstance(own, Unknown):
         return own
     settings = dict(cast("dict[Value, Value]", own))
@@ -501,7 +502,7 @@ def _composed(it: Interpreter, folder: str, group: str, name: str, package: str,
         folder,
         group,
         package,
-        defaults if isinstance(defaults, list) else [],
+        cast("list[Value]", defaults) if isinstance(defaults, list) else [],
         _nested(package, settings),
         depth,
     )
@@ -537,7 +538,7 @@ def _layers(
         into = target or inner.replace("/", ".")
         if not where:
             inner, into = group, package
-        for one in option if isinstance(option, list) else [option]:
+        for one in cast("list[Value]", option) if isinstance(option, list) else [option]:
             layer = _composed(
                 it, folder, inner, text.text_of(it, one), "" if into == "_global_" else into, depth + 1
             )
@@ -576,7 +577,8 @@ def _instantiate(it: Interpreter, args: list[Value], keywords: Keywords) -> Valu
 
 def plain_top(value: Value) -> Value:
     """The dictionary of a configuration node; its inner nodes stay what they are."""
-    return value.payload if isinstance(value, Instance) and isinstance(value.payload, dict) else value
+    payload = value.payload if isinstance(value, Instance) else None
+    return cast(Value, payload) if isinstance(payload, dict) else value
 
 
 def _made(it: Interpreter, config: dict[Value, Value], extra: list[Value]) -> Value:
@@ -597,8 +599,8 @@ def _made(it: Interpreter, config: dict[Value, Value], extra: list[Value]) -> Va
 
 def _inner(it: Interpreter, value: Value) -> Value:
     bare = plain_top(value)
-    if isinstance(bare, dict) and any(isinstance(k, str) for k in bare):
-        entries = cast("dict[Value, Value]", bare)
+    entries = cast("dict[Value, Value]", bare) if isinstance(bare, dict) else {}
+    if any(isinstance(k, str) for k in entries):
         if "_target_" in entries:
             return _made(it, entries, [])
         return wrapped(dict_config(it), {k: _inner(it, v) for k, v in entries.items()})

@@ -54,7 +54,13 @@ def _make(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
 
     def step(it: Interpreter, given: list[Value], named: Keywords) -> Value:
         reward = Symbol("a reward", is_int=False)
-        return (observation(), reward, Unknown("whether an episode ended", it.origin()), False, {})
+        return (
+            observation(),
+            reward,
+            Unknown("whether an episode ended", it.origin()),
+            False,
+            dict[Value, Value](),
+        )
 
     spaces: dict[str, Value] = {
         "observation_space": Opaque("gymnasium.Box", {"shape": shape, "dtype": DTYPES[dtype]}),
@@ -70,7 +76,7 @@ def _make(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
     return Opaque(
         f"the environment {name}",
         {
-            "reset": Builtin("reset", lambda it, a, k: (observation(), {})),
+            "reset": Builtin("reset", lambda it, a, k: (observation(), dict[Value, Value]())),
             "step": Builtin("step", step),
             **spaces,
             **inert,

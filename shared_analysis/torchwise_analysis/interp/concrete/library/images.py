@@ -182,7 +182,7 @@ def _array_resize(it: Interpreter, args: list[Value], keywords: Keywords) -> Val
             int(cast(int, width) * cast(float, factors[1])),
             int(cast(int, height) * cast(float, factors[0])),
         )
-    items = list(it.iterate(size)) if isinstance(size, (list, tuple)) else []
+    items = list(it.iterate(cast(Value, size))) if isinstance(size, (list, tuple)) else []
     if len(items) != 2:
         return Unknown("an image of a size that is not known", it.origin())
     return _array_of(it, array, items[1], items[0])

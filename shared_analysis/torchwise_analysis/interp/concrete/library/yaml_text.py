@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import cast
 
 from torchwise_analysis.interp.concrete.values import Int, Value
 from torchwise_memory.report import Origin
@@ -117,7 +118,7 @@ class _Reader:
             else:
                 out[key] = value
         for source in merged:
-            for one in source if isinstance(source, list) else [source]:
+            for one in cast("list[Value]", source) if isinstance(source, list) else [source]:
                 if isinstance(one, dict):
                     out = {**one, **out}
         return out
