@@ -71,6 +71,14 @@ BOMBS = {
     "deep nesting": "x = []\nfor _ in range(10 ** 6):\n    x = [x]\nresult = repr(x)",
     "product": "import itertools\nresult = list(itertools.product(range(1000), repeat=9))",
     "growing dictionary": "d = {}\ni = 0\nwhile True:\n    d[i] = i\n    i += 1",
+    "list that extends itself": "x = [0]\nwhile True:\n    x.extend(x)",
+    "list that takes itself in": "x = [0]\nwhile True:\n    x[len(x):] = x",
+    "lists that are kept": "x = []\nwhile True:\n    x.append([0] * 1000)",
+    "texts that are kept": "x = []\nwhile True:\n    x.append('a' * 10000 + str(len(x)))",
+    "equal pairs of pairs": "x = y = ()\nfor _ in range(60):\n    x, y = (x, x), (y, y)\nresult = x == (y, y)",
+    "pairs of pairs as a key": "x = ()\nfor _ in range(60):\n    x = (x, x)\nresult = {x: 1}",
+    "recursion with finally": "def f():\n    try:\n        f()\n    finally:\n        f()\nf()",
+    "operators": "import torch\nx = torch.zeros(2)\nwhile True:\n    x = x + x * x - x / x",
     "int of long digits": "result = int('9' * 100000)",
 }
 

@@ -12,12 +12,18 @@ alive uses; nothing here stores a value of the program longer than CPython would
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import cast
 
 from torchwise_analysis.interp.concrete import classes, methods, operators, statements, text
 from torchwise_analysis.interp.concrete.builtins import builtin_names
 from torchwise_analysis.interp.concrete.calls import bind_arguments
+from torchwise_analysis.interp.concrete.costs import (
+    CHARACTERS_A_STEP,
+    ITEMS_A_STEP,
+    RAISE_STEPS,
+    STATEMENT_FUEL,
+)
 from torchwise_analysis.interp.concrete.errors import Cancelled, OutOfFuel, Raised, Stopped
 from torchwise_analysis.interp.concrete.expressions import EXPRESSIONS
 from torchwise_analysis.interp.concrete.library import Library
@@ -45,7 +51,7 @@ from torchwise_analysis.interp.concrete.values import (
     Unknown,
     Value,
 )
-from torchwise_analysis.interp.core.constants import TooLarge
+from torchwise_analysis.interp.core.constants import MAX_ITEMS, TooLarge
 from torchwise_analysis.names.project import Project
 from torchwise_analysis.source import nodes
 from torchwise_memory.modules.base import Module
@@ -54,7 +60,6 @@ from torchwise_memory.runtime import errors as runtime_errors
 from torchwise_memory.runtime.tensor import Size, Tensor
 from torchwise_memory.runtime.world import World
 
-STATEMENT_FUEL = 2_000_000
 MAX_DEPTH = 120
 # An iterable of unknown length gives this many items to a loop that is not the step loop.
 UNKNOWN_ITEMS = 3
@@ -161,13 +166,24 @@ class Interpreter:
 
     # -- bookkeeping
 
-    def burn(self) -> None:
-        """One statement's or round's worth of fuel."""
-        self.fuel -= 1
-        if self.fuel % _STOP_EVERY == 0 and self.stop():
+    def burn(self, amount: int = 1) -> None:
+        """Fuel for what costs as much as `amount` statements or rounds."""
+        before = self.fuel
+        self.fuel -= amount
+        if self.fuel // _STOP_EVERY != before // _STOP_EVERY and self.stop():
             raise Cancelled
         if self.fuel < 0:
             raise OutOfFuel("the script takes more steps than are followed", self.origin())
+
+    def burn_for(self, made: Value) -> None:
+        """Fuel for a value that was copied or made whole."""
+        if isinstance(made, (str, bytes)):
+            if len(made) > CHARACTERS_A_STEP:
+                self.burn(len(made) // CHARACTERS_A_STEP)
+        elif isinstance(made, (list, tuple, dict, set, frozenset)):
+            items = cast("Collection[Value]", made)
+            if len(items) > ITEMS_A_STEP:
+                self.burn(len(items) // ITEMS_A_STEP)
 
     def assume(self, sentence: str) -> None:
         self.assumptions.setdefault(sentence, self.origin())
@@ -192,6 +208,7 @@ class Interpreter:
 
     def raised(self, value: Instance) -> Raised:
         """An exception on its way; raised again, it keeps the place where it came up first."""
+        self.fuel -= RAISE_STEPS
         origin = self.origin()
         return Raised(value, self.raised_at.setdefault(value, origin) if origin is not None else None)
 
@@ -876,7 +893,9 @@ class Interpreter:
             if any(isinstance(v, (Unknown, Symbol)) for v in parts):
                 return Unknown("a slice with bounds that are not known", self.origin())
             bounds = [None if v is None else operators.index_of(self, v) for v in parts]
-            return owner[slice(*bounds)]
+            part = owner[slice(*bounds)]
+            self.burn_for(part)
+            return part
         if isinstance(index, (Unknown, Symbol)):
             if isinstance(owner, (list, tuple)) and owner:
                 self.assume(f"the element at {index.why} is like the first one")
@@ -941,7 +960,10 @@ class Interpreter:
                 None if v is None else operators.index_of(self, v)
                 for v in (index.start, index.stop, index.step)
             ]
-            owner[slice(*bounds)] = list(self.iterate(value))
+            added = operators.bounded_list(self, self.iterate(value))
+            if len(owner) + len(added) > MAX_ITEMS:
+                raise Stopped("a list grows without bound", self.origin())
+            owner[slice(*bounds)] = added
             return
         position = operators.index_of(self, index)
         if not -len(owner) <= position < len(owner):

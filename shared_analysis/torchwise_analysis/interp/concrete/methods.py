@@ -47,9 +47,18 @@ def _builtin(name: str, method: Method) -> Builtin:
         receiver = args.pop(0)
         if isinstance(receiver, Instance):
             receiver = receiver.payload
-        return method(it, receiver, args, keywords)
+        if name in _WALKING:
+            it.burn_for(receiver)
+        made = method(it, receiver, args, keywords)
+        if made is not None:
+            it.burn_for(made)
+        return made
 
     return Builtin(name, call)
+
+
+# Methods of lists that look at every item, or move them.
+_WALKING = frozenset({"count", "index", "insert", "remove", "reverse", "sort"})
 
 
 def _host(name: str) -> Method:

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, cast
 
 from torchwise_analysis.interp.concrete import text
+from torchwise_analysis.interp.concrete.costs import ITEMS_A_STEP
 from torchwise_analysis.interp.concrete.errors import Stopped
 from torchwise_analysis.interp.concrete.values import (
     MISSING,
@@ -91,7 +92,9 @@ def plain_binary(it: Interpreter, op: str, left: Value, right: Value) -> Value:
     try:
         if op == "%" and isinstance(left, str):
             return text.percent(it, left, right)
-        return constants.binary(op, left, right)
+        made = constants.binary(op, left, right)
+        it.burn_for(made)
+        return made
     except constants.TooLarge:
         return Unknown(f"the result of {op} is out of bounds", it.origin())
     except _HOST_ERRORS as error:
@@ -231,7 +234,7 @@ def in_place(it: Interpreter, op: str, left: Value, right: Value) -> Value:
         return it.library.call_method(it, left, _TENSOR_IN_PLACE[op], [scalar(it, right)], {})
     if isinstance(left, list) and op == "+" and not isinstance(right, (Unknown, Symbol)):
         mine = cast("list[Value]", left)
-        added = list(it.iterate(right))
+        added = bounded_list(it, it.iterate(right))
         if len(mine) + len(added) > constants.MAX_ITEMS:
             raise Stopped("a list grows without bound", it.origin())
         mine.extend(added)
@@ -400,9 +403,12 @@ def equal(it: Interpreter, left: Value, right: Value) -> bool:
     if isinstance(left, (list, tuple)) and isinstance(right, (list, tuple)):
         if isinstance(left, list) is not isinstance(right, list) or len(left) != len(right):
             return False
+        # a tuple of a tuple twice, and so on, is small and yet takes for ever to walk
+        it.burn(1 + len(left) // ITEMS_A_STEP)
         pairs = zip(cast("list[Value]", left), cast("list[Value]", right), strict=True)
         return all(equal(it, a, b) for a, b in pairs)
     if isinstance(left, dict) and isinstance(right, dict):
+        it.burn(1 + len(left) // ITEMS_A_STEP)
         mine, other = cast("dict[Value, Value]", left), cast("dict[Value, Value]", right)
         return mine.keys() == other.keys() and all(equal(it, mine[k], other[k]) for k in mine)
     if isinstance(left, Device) or isinstance(right, Device):
@@ -451,6 +457,7 @@ def contains(it: Interpreter, container: Value, item: Value) -> Value:
         key = key_of(it, item)
         return key in cast("dict[Value, Value]", container)
     if isinstance(container, (list, tuple)):
+        it.burn_for(container)
         return any(equal(it, item, member) for member in cast("list[Value]", container))
     if isinstance(container, range):
         return isinstance(item, (int, float)) and item in container
@@ -475,6 +482,7 @@ def key_of(it: Interpreter, key: Value) -> Value:
             return _hashable(it, key)
         return key
     if isinstance(key, tuple):
+        it.burn()  # as in `equal`
         return tuple(key_of(it, k) for k in cast("tuple[Value, ...]", key))
     if isinstance(key, (list, dict, set)):
         raise it.error("TypeError", f"unhashable type: '{type(key).__name__}'")
@@ -540,6 +548,7 @@ def bounded_list(it: Interpreter, items: Iterable[Value]) -> list[Value]:
         out.append(item)
         if len(out) > constants.MAX_ITEMS:
             raise Stopped("a sequence is longer than is looked at", it.origin())
+    it.burn_for(out)
     return out
 
 

@@ -371,14 +371,18 @@ def with_(it: Interpreter, node: nodes.With, frame: Frame) -> Outcome:
 
 
 def try_(it: Interpreter, node: nodes.Try, frame: Frame) -> Outcome:
+    failure: Raised | None = None
+    outcome: Outcome = None
     try:
         outcome = _try_body(it, node, frame)
-    except BaseException:
+    except Raised as raised:  # what ends the interpretation itself leaves at once
+        failure = raised
+    try:
         final = run_block(it, node.final, frame)
-        if final is not None:
-            return final
-        raise
-    final = run_block(it, node.final, frame)
+        if failure is not None and final is None:
+            raise failure
+    finally:
+        failure = None  # its traceback holds this frame
     return outcome if final is None else final
 
 

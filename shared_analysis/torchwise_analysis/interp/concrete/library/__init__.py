@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
+from torchwise_analysis.interp.concrete.costs import OPERATOR_STEPS
 from torchwise_analysis.interp.concrete.errors import Stopped
 from torchwise_analysis.interp.concrete.library import files, huggingface, training
 from torchwise_analysis.interp.concrete.library.huggingface import Transformers, helpers
@@ -328,6 +329,7 @@ class Library:
         del args
         if name == "zero_grad":
             self._note_zero_grad(given, named)
+        self.it.burn(OPERATOR_STEPS)
         result = from_runtime(self.it, function.invoke(self.it.world, given, named))
         if name == "step" and isinstance(receiver, (Optimizer, GradScaler)):
             self.it.loops.steps += 1
@@ -454,6 +456,7 @@ class Library:
             for n, v in keywords.items()
             if not (n in _HARMLESS and isinstance(v, (Unknown, Opaque)))
         }
+        self.it.burn(OPERATOR_STEPS)
         result = function.invoke(self.it.world, given, named)
         if function.name in _UPDATES and isinstance(result, Tensor):
             self._note_update(result)

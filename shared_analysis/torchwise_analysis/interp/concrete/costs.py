@@ -1,0 +1,12 @@
+"""What work costs in fuel where it is more than one statement: it keeps the time of a step about even."""
+
+from __future__ import annotations
+
+STATEMENT_FUEL = 2_000_000
+
+# Parts of a value that is copied or made whole.
+ITEMS_A_STEP = 16
+CHARACTERS_A_STEP = 128
+
+OPERATOR_STEPS = 10
+RAISE_STEPS = 10
