@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+
 import pytest
 from tests.shared_analysis.concrete.running import interpreter, run, shown
 
@@ -83,6 +86,16 @@ BOMBS = {
 }
 
 
+@pytest.fixture
+def deep_stack() -> Iterator[None]:
+    """As an estimate runs: the program's own limit of calls comes before the host's."""
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(10_000)
+    yield
+    sys.setrecursionlimit(limit)
+
+
+@pytest.mark.usefixtures("deep_stack")
 @pytest.mark.parametrize("name", BOMBS)
 def test_bombs_are_bounded(name: str) -> None:
     it = interpreter(fuel=200_000)
