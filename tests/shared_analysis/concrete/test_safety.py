@@ -78,10 +78,12 @@ BOMBS = {
     "list that takes itself in": "x = [0]\nwhile True:\n    x[len(x):] = x",
     "lists that are kept": "x = []\nwhile True:\n    x.append([0] * 1000)",
     "texts that are kept": "x = []\nwhile True:\n    x.append('a' * 10000 + str(len(x)))",
-    "equal pairs of pairs": "x = y = ()\nfor _ in range(60):\n    x, y = (x, x), (y, y)\nresult = x == (y, y)",
+    "equal pairs": "x = y = ()\nfor _ in range(60):\n    x, y = (x, x), (y, y)\nresult = x == (y, y)",
     "pairs of pairs as a key": "x = ()\nfor _ in range(60):\n    x = (x, x)\nresult = {x: 1}",
     "recursion with finally": "def f():\n    try:\n        f()\n    finally:\n        f()\nf()",
     "operators": "import torch\nx = torch.zeros(2)\nwhile True:\n    x = x + x * x - x / x",
+    "rounding": "result = round(12345, -(10 ** 9))",
+    "rounding to digits": "result = round(1.5, 10 ** 9)",
     "int of long digits": "result = int('9' * 100000)",
 }
 

@@ -313,6 +313,10 @@ def _abs(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
     return abs(cast(float, _bare(value)))
 
 
+# More than a double or a whole number within bounds has.
+_MAX_DIGITS = 2000
+
+
 def _round(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
     value = args[0]
     if isinstance(value, (Unknown, Symbol)):
@@ -320,6 +324,8 @@ def _round(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
     if it.is_tensor(value):
         return it.library.call_method(it, value, "round", [], {})
     digits = args[1] if len(args) > 1 else keywords.get("ndigits")
+    if isinstance(digits, int) and abs(digits) > _MAX_DIGITS:
+        return value if digits > 0 else 0  # the host would make ten to that power first
     return round(cast(float, _number(it, value)), cast("int", digits))
 
 
