@@ -7,6 +7,7 @@ what a hand-written reference computes.
 from __future__ import annotations
 
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 import pytest
@@ -584,6 +585,303 @@ def test_a_detached_target_stands_still() -> None:
     assert safety is Safety.UNSAFE
     assert same(execute(new), execute(reference))
     assert not same(execute(old), execute(reference))
+
+
+def looped(body: str, model: str = "nn.Linear(12, 4)", before: str = "") -> str:
+    """A program that trains `model` with `body` for each batch; `before` stands above the loops."""
+    return (
+        HEAD
+        + f"import torch.nn.functional as F\n\nmodel = {model}\n"
+        + "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\nlosses = []\n"
+        + before
+        + "for epoch in range(5):\n    for x, y in loader:\n"
+        + indent(body, " " * 8)
+    )
+
+
+def stepped(loss: str, model: str = "nn.Linear(12, 4)", before: str = "") -> str:
+    """`looped` with a step on `loss`."""
+    body = "optimizer.zero_grad()\nloss = {}\nloss.backward()\noptimizer.step()\nlosses.append(loss.item())\n"
+    return looped(body.format(loss), model, before)
+
+
+LOSS = "loss = F.cross_entropy(model(x), y)\nlosses.append(loss.item())\n"
+SCALER = 'scaler = torch.amp.GradScaler("cpu")\n'
+CLIP = "nn.utils.clip_grad_norm_(model.parameters(), 0.01)\n"
+BINARY = "F.binary_cross_entropy_with_logits({}, (y > 1).float().unsqueeze(1))"
+DISTILLED = 'F.kl_div({}, target, reduction="batchmean")'
+TEACHER = "teacher = nn.Linear(12, 4)\ntarget = F.softmax(teacher(torch.randn(8, 12)), dim=1).detach()\n"
+
+# rule, the program as it was, and what it is meant to be
+CORRECTED = (
+    (
+        "grads-cleared-before-step",
+        looped(LOSS + "loss.backward()\noptimizer.zero_grad()\noptimizer.step()\n"),
+        looped(LOSS + "optimizer.zero_grad()\nloss.backward()\noptimizer.step()\n"),
+    ),
+    (
+        "clip-order",
+        looped(LOSS + "optimizer.zero_grad()\nloss.backward()\noptimizer.step()\n" + CLIP),
+        looped(LOSS + "optimizer.zero_grad()\nloss.backward()\n" + CLIP + "optimizer.step()\n"),
+    ),
+    (
+        "missing-step",
+        looped(LOSS + "optimizer.zero_grad()\nloss.backward()\n"),
+        looped(LOSS + "optimizer.zero_grad()\nloss.backward()\noptimizer.step()\n"),
+    ),
+    (
+        "bce-activation-mismatch",
+        stepped(BINARY.format("torch.sigmoid(model(x))"), "nn.Linear(12, 1)"),
+        stepped(BINARY.format("model(x)"), "nn.Linear(12, 1)"),
+    ),
+    (
+        "nll-without-log-softmax",
+        stepped("F.nll_loss(F.softmax(model(x), dim=1), y)"),
+        stepped("F.cross_entropy(model(x), y)"),
+    ),
+    (
+        "kl-div-inputs",
+        stepped(DISTILLED.format("F.softmax(model(x), dim=1)"), before=TEACHER),
+        stepped(DISTILLED.format("F.log_softmax(model(x), dim=1)"), before=TEACHER),
+    ),
+    (
+        "clip-before-unscale",
+        looped(
+            "optimizer.zero_grad()\n"
+            + LOSS
+            + "scaler.scale(loss).backward()\n"
+            + CLIP
+            + "scaler.step(optimizer)\n"
+            "scaler.update()\n",
+            before=SCALER,
+        ),
+        looped("optimizer.zero_grad()\n" + LOSS + "loss.backward()\n" + CLIP + "optimizer.step()\n"),
+    ),
+    (
+        "scaler-protocol",
+        looped(
+            "optimizer.zero_grad()\n" + LOSS + "scaler.scale(loss).backward()\noptimizer.step()\n",
+            before=SCALER,
+        ),
+        looped("optimizer.zero_grad()\n" + LOSS + "loss.backward()\noptimizer.step()\n"),
+    ),
+)
+
+
+@pytest.mark.parametrize(("rule", "old", "reference"), CORRECTED, ids=[rule for rule, _, _ in CORRECTED])
+def test_a_corrected_step_trains_as_the_reference_does(rule: str, old: str, reference: str) -> None:
+    new, safety = fixed(old, rule)
+    assert safety is Safety.UNSAFE
+    assert same(execute(new), execute(reference))
+    assert not same(execute(old), execute(reference))
+
+
+STACKED = (
+    HEAD
+    + """\
+class Stack(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = {layers}
+        self.out = nn.Linear(12, 4)
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = torch.relu(layer(x))
+        return self.out(x)
+
+model = Stack()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+losses = []
+for x, y in loader:
+    optimizer.zero_grad()
+    loss = nn.functional.cross_entropy(model(x), y)
+    loss.backward()
+    optimizer.step()
+    losses.append(loss.item())
+"""
+)
+
+
+def test_registered_layers_are_trained() -> None:
+    layers = "[nn.Linear(12, 12) for _ in range(3)]"
+    old, reference = STACKED.format(layers=layers), STACKED.format(layers=f"nn.ModuleList({layers})")
+    new, safety = fixed(old, "unregistered-submodules")
+    assert safety is Safety.UNSAFE
+    before, after = execute(old), execute(new)
+    assert same(after, execute(reference))
+    assert before["losses"] != after["losses"]
+    assert len(weights(before)) == 2
+    assert len(weights(after)) == 8
+
+
+HEADED = (
+    HEAD
+    + """\
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(12, 32)
+        self.head = nn.Linear(32, 1000)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+model = Net()
+{early}optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+{late}losses = []
+for x, y in loader:
+    optimizer.zero_grad()
+    loss = nn.functional.cross_entropy(model(x), y)
+    loss.backward()
+    optimizer.step()
+    losses.append(loss.item())
+"""
+)
+
+
+def test_an_optimizer_built_behind_the_new_head_trains_it() -> None:
+    head = "model.head = nn.Linear(32, 4)\n"
+    old, reference = HEADED.format(early="", late=head), HEADED.format(early=head, late="")
+    new, safety = fixed(old, "optimizer-misses-parameters")
+    assert safety is Safety.UNSAFE
+    assert same(execute(new), execute(reference))
+    assert not same(execute(old), execute(reference))
+
+
+VALIDATED = (
+    HEAD
+    + """\
+import torch.nn.functional as F
+
+held_out = DataLoader(TensorDataset(torch.randn(16, 12), torch.randint(0, 4, (16,))), batch_size=8)
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(12, 32)
+        self.dropout = nn.Dropout(0.5)
+        self.head = nn.Linear(32, 4)
+
+    def forward(self, x):
+        return self.head({dropout})
+
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+losses = []
+for epoch in range(5):
+    model.train()
+    for x, y in loader:
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    with torch.no_grad():
+        {evaluate}for x, y in held_out:
+            losses.append(F.cross_entropy(model(x), y).item())
+"""
+)
+LAYER = "self.dropout(self.body(x))"
+EVALUATE = "model.eval()\n        "
+
+
+@pytest.mark.parametrize(
+    ("rule", "dropout", "evaluate"),
+    [
+        ("eval-in-train-mode", LAYER, ""),
+        ("dropout-always-on", "F.dropout(self.body(x), 0.5)", EVALUATE),
+    ],
+)
+def test_a_corrected_evaluation_is_one_without_dropout(rule: str, dropout: str, evaluate: str) -> None:
+    old = VALIDATED.format(dropout=dropout, evaluate=evaluate)
+    reference = VALIDATED.format(dropout=LAYER, evaluate=EVALUATE)
+    new, safety = fixed(old, rule)
+    assert safety is Safety.UNSAFE
+    assert same(execute(new), execute(reference))
+    assert not same(execute(old), execute(reference))
+
+
+def test_a_graph_kept_for_nothing_may_go() -> None:
+    body = "optimizer.zero_grad()\n" + LOSS + "loss.backward({})\noptimizer.step()\n"
+    old, reference = looped(body.format("retain_graph=True")), looped(body.format(""))
+    new, safety = fixed(old, "retain-graph-in-loop")
+    assert safety is Safety.UNSAFE
+    assert new == reference
+    before, after = execute(old), execute(new)
+    assert same(before, after)
+    before["loss"].backward()  # the graph is still there
+    with pytest.raises(RuntimeError, match="second time"):
+        after["loss"].backward()
+
+
+ADVERSARIAL = (
+    HEAD
+    + """\
+import torch.nn.functional as F
+
+model, judge = nn.Linear(8, 12), nn.Linear(12, 1)
+made = []
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+opt_d = torch.optim.SGD(judge.parameters(), lr=0.1)
+losses = []
+for real, _ in loader:
+    fake = model(torch.randn(8, 8))
+    loss_d = F.softplus(-judge(real)).mean() + F.softplus(judge(fake)).mean()
+    opt_d.zero_grad()
+    loss_d.backward()
+    opt_d.step()
+    made.append(model.weight.grad is not None)
+    loss_g = F.softplus(-judge(model(torch.randn(8, 8)))).mean()
+    optimizer.zero_grad()
+    loss_g.backward()
+    optimizer.step()
+    losses += [loss_d.item(), loss_g.item()]
+    optimizer.zero_grad()
+"""
+)
+
+
+def test_a_detached_fake_saves_the_generators_gradients_alone() -> None:
+    new, safety = fixed(ADVERSARIAL, "gan-generator-not-detached")
+    assert safety is Safety.UNSAFE
+    assert "judge(fake.detach())" in new
+    before, after = execute(ADVERSARIAL), execute(new)
+    assert same(before, after)
+    assert all(before["made"])
+    assert not any(after["made"])
+
+
+SAMPLED = (
+    HEAD
+    + """\
+from torch.utils.data import DistributedSampler
+
+loader = DataLoader(data, batch_size=8, sampler=DistributedSampler(data, num_replicas=1, rank=0))
+model = nn.Linear(12, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+losses = []
+orders = []
+for epoch in range(3):
+    {tell}orders.append([])
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        orders[-1] += x[:, 0].tolist()
+"""
+)
+
+
+def test_a_sampler_that_knows_the_epoch_gives_another_order_in_each() -> None:
+    old = SAMPLED.format(tell="")
+    reference = SAMPLED.format(tell="loader.sampler.set_epoch(epoch)\n    ")
+    new, safety = fixed(old, "sampler-epoch-not-set")
+    assert safety is Safety.UNSAFE
+    before, after = execute(old), execute(new)
+    assert same(after, execute(reference))
+    assert before["orders"][0] == before["orders"][1]
+    assert after["orders"][0] != after["orders"][1]
 
 
 def test_every_edit_that_an_example_shows_has_a_twin_here() -> None:
