@@ -10,6 +10,7 @@ from torchwise_analysis.fixes import (
     SourceFile,
     expressions,
     innermost_expression,
+    innermost_statement,
     statements,
     wrap,
 )
@@ -467,7 +468,9 @@ def _window_text(file: SourceFile, one: Step, backward: Backward) -> str | None:
         or one.scene.frame != backward.scene.frame
     ):
         return None
-    loop = next((t.loop.place.span for t in reversed(backward.loops) if not t.loop.is_call), None)
+    head = next((t.loop.place.span for t in reversed(backward.loops) if not t.loop.is_call), None)
+    around = innermost_statement(file.module, head) if head is not None else None
+    loop = around[1] if around is not None else None
     found: str | None = None
     for statement, span in statements(file.module):
         if not isinstance(statement, nodes.If) or loop is None or not _within(span, loop):

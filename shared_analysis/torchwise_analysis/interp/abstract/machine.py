@@ -407,7 +407,8 @@ class Machine:
     # ------------------------------------------------------------------ places, scenes, events
 
     def place(self, node: nd.Node) -> Place:
-        return self.located(node.span.shifted(self.line), self.file)
+        span = _header(node) if isinstance(node, _COMPOUND) else node.span
+        return self.located(span.shifted(self.line), self.file)
 
     def located(self, span: nd.Span, path: str) -> Place:
         """A place by its lines as the interpreter counts them."""
@@ -1140,6 +1141,20 @@ class Machine:
                     if ("v", outer, name) in self.state.facts:
                         return outer
         return frame.id
+
+
+_COMPOUND = (nd.For, nd.While, nd.With, nd.If)
+
+
+def _header(node: nd.For | nd.While | nd.With | nd.If) -> nd.Span:
+    """From the keyword to the colon: what is in the body has places of its own, and may change."""
+    if isinstance(node, nd.For):
+        last: nd.Node = node.iter
+    elif isinstance(node, nd.With):
+        last = node.items[-1]
+    else:
+        last = node.test
+    return nd.Span(node.span.line, node.span.column, last.span.end_line, last.span.end_column)
 
 
 _EMPTY: dict[object, va.Value] = {}

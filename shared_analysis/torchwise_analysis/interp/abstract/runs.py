@@ -64,7 +64,7 @@ class Content:
         return self.last_id, self.goes_on, self.reached, tables, self.facts, self.events
 
     def take_nodes(self, other: Content) -> None:
-        """Know things by the nodes of another run in which the same happened: its source is the present one."""
+        """Know things by the nodes of another run in which the same happened: those of the present source."""
         for name in _BY_NODE:
             self.tables[name] = other.tables[name]
             if self.end is not None and other.end is not None:

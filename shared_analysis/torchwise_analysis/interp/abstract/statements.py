@@ -42,7 +42,7 @@ def broken(m: Machine, node: nd.Broken) -> None:
 
 
 def expression(m: Machine, node: nd.ExprStmt) -> None:
-    if isinstance(node.value, nd.Constant):
+    if isinstance(node.value, (nd.Constant, nd.Name)):
         return
     m.discarded = node.value
     m.eval(node.value)
