@@ -78,6 +78,7 @@ RULE = Rule(
         "the gradients are used: the optimizer of the first network steps on them before they are cleared",
         "one optimizer owns both networks",
         "the fakes are made under `no_grad`",
+        "the same output also feeds the generator's loss, or a gradient penalty with respect to the fakes",
         "an actor's step through its critic, whose gradients are a by-product that must be computed",
     ),
     grading=(
@@ -96,6 +97,55 @@ RULE = Rule(
         ),
     ),
     examples=(
+        Example(
+            "One output for both losses",
+            """
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+G, D = nn.Linear(12, 12), nn.Linear(12, 1)
+opt_g = torch.optim.Adam(G.parameters())
+opt_d = torch.optim.Adam(D.parameters())
+
+
+def train(loader):
+    for real in loader:
+        opt_g.zero_grad()
+        fake = D(G(real))
+        F.softplus(-fake).mean().backward(retain_graph=True)
+        opt_g.step()
+        opt_d.zero_grad()
+        (F.softplus(-D(real)).mean() + F.softplus(fake).mean()).backward()
+        opt_d.step()
+""",
+        ),
+        Example(
+            "A penalty on the gradient with respect to the fakes",
+            """
+import torch
+from torch import nn
+
+G, D = nn.Linear(12, 12), nn.Linear(12, 1)
+opt_g = torch.optim.Adam(G.parameters())
+opt_d = torch.optim.Adam(D.parameters())
+
+
+def train(loader):
+    for real in loader:
+        opt_d.zero_grad()
+        images = G(real)
+        fake = D(images)
+        slopes = torch.autograd.grad(fake.sum(), images, create_graph=True)[0]
+        loss_d = D(real).mean() - fake.mean() + slopes.pow(2).mean()
+        loss_d.backward()
+        opt_d.step()
+        opt_g.zero_grad()
+        loss_g = -D(G(real)).mean()
+        loss_g.backward()
+        opt_g.step()
+""",
+        ),
         Example(
             "The generator's own step on detached fakes",
             """
@@ -211,6 +261,8 @@ def detect(trace: Trace) -> Iterator[Hit]:
             continue
         for second in forwards_of(trace, one.passes):
             first = _feeder(trace, one, second)
+            if first is not None and _has_further_use(trace, one, second):
+                continue
             if first is not None and _is_wasted(trace, one, stepping, first, second):
                 yield _wasted(trace, one, stepping, first, second)
             elif first is None:
@@ -236,6 +288,19 @@ def _feeder(trace: Trace, one: Backward, second: Forward) -> Forward | None:
         if first.module.id != second.module.id and first.through not in ("loss", "entry"):
             return first
     return None
+
+
+def _has_further_use(trace: Trace, one: Backward, second: Forward) -> bool:
+    """Another backward, or a gradient penalty, needs the graph that the second network took in.
+
+    In some turns at least: such a backward may stand behind a test.
+    """
+    return any(
+        forward.place == second.place and forward.calls == second.calls
+        for other in trace.backwards
+        if other.place != one.place
+        for forward in forwards_of(trace, other.passes)
+    )
 
 
 def _is_wasted(trace: Trace, one: Backward, stepping: Obj, first: Forward, second: Forward) -> bool:

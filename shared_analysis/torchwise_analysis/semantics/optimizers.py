@@ -265,11 +265,18 @@ def scaled_step(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
 
 @method(va.Kind.SCALER, "unscale_")
 def unscale(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
+    is_known = False
     for optimizer in va.alternatives(call.first() or va.UNKNOWN):
         if isinstance(optimizer, va.Obj) and ("grad", optimizer.id) in m.state.facts:
+            is_known = True
             before = m.gradients(optimizer)
             m.emit(ev.Unscale, call.node, scaler=obj, optimizer=optimizer, before=before)
             m.state.set(("grad", optimizer.id), frozenset(replace(a, scaled=False) for a in before))
+    if not is_known:  # any of them
+        for optimizer in m.optimizers:
+            if ("grad", optimizer.id) in m.state.facts:
+                after = frozenset(replace(a, scaled=False) for a in m.gradients(optimizer))
+                m.state.set(("grad", optimizer.id), after)
     return va.NONE
 
 
