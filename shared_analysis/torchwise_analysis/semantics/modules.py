@@ -215,6 +215,7 @@ def pretrained(m: Machine, call: Call) -> va.Value:
 
 _FORWARD_RUNS = 2  # of one module in one mode, then other worlds share a result
 _FORMS = (va.Kind.TUPLE, va.Kind.LIST, va.Kind.DICT)
+_UNSURE = frozenset([True, False])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -526,11 +527,12 @@ def set_requires_grad(
     m: Machine, roots: frozenset[int], flag: bool | None, node: nd.Node, partial: bool = False
 ) -> None:
     m.emit(ev.RequiresGrad, node, roots=roots, value=flag)
+    fact = _UNSURE if partial or flag is None else NOT_RECORDING if flag else RECORDING
     for root in sorted(roots):
-        if partial or flag is None:
-            m.state.set(("frozen", root), frozenset([True, False]))
-        else:
-            m.state.set(("frozen", root), RECORDING if not flag else NOT_RECORDING)
+        m.state.set(("frozen", root), fact)
+        for part in m.descendants(root):
+            if ("frozen", part) in m.state.facts:  # what was said of it alone holds no longer
+                m.state.set(("frozen", part), fact)
 
 
 @method(va.Kind.MODULE, "zero_grad")
@@ -691,7 +693,9 @@ def set_part(m: Machine, whole: va.Obj, name: str, value: va.Value, node: nd.Nod
     """A module gets a part."""
     for member in va.alternatives(value):
         if isinstance(member, va.Obj) and member.kind in (va.Kind.MODULE, va.Kind.PARAMETER):
-            m.adopt(member, whole)
+            _take_part(m, whole, member)
+        elif isinstance(member, va.Unknown) and m.is_frozen(whole) and _is_module(m, whole, name):
+            m.state.set(("frozen", whole.id), _UNSURE)
     known = first_known(value)
     if isinstance(known, va.Obj) and known.kind in (
         va.Kind.MODULE,
@@ -703,6 +707,21 @@ def set_part(m: Machine, whole: va.Obj, name: str, value: va.Value, node: nd.Nod
         m.emit(
             ev.PartSet, node, module=whole, name=name, value=known, how=how, replaced=m.attribute(whole, name)
         )
+
+
+def _take_part(m: Machine, whole: va.Obj, part: va.Obj) -> None:
+    """Freezing reaches the parts of its time: one that is registered later learns."""
+    learns = not (m.is_frozen(part) or part.type_name.endswith("Buffer"))
+    m.adopt(part, whole)
+    if learns and m.is_frozen(part) and not parameter_free(m, part):
+        m.state.set(("frozen", part.id), NOT_RECORDING)
+
+
+def _is_module(m: Machine, whole: va.Obj, name: str) -> bool:
+    """Is it a part by what it was before, or by its name?"""
+    before = first_known(m.attribute(whole, name))
+    is_known = isinstance(before, va.Obj) and before.kind is va.Kind.MODULE
+    return is_known or beliefs.by_name(name) is va.Kind.MODULE
 
 
 @method(va.Kind.MODULE, "items", "values", "keys")

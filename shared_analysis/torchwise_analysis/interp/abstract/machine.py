@@ -756,12 +756,12 @@ class Machine:
         return frozenset(out)
 
     def is_frozen(self, obj: va.Obj) -> bool:
-        """Does nothing in it require gradients?"""
-        for oid in self.lineage(obj.id):
-            fact = self.state.get(("frozen", oid))
-            if fact is not None:
-                return fact == RECORDING
-        return False
+        """Does nothing in it require gradients? A part may have been frozen or left to learn by itself."""
+        facts = (self.state.get(("frozen", oid)) for oid in self.lineage(obj.id))
+        if next((fact for fact in facts if fact is not None), None) != RECORDING:
+            return False
+        parts = self.descendants(obj.id)
+        return all(self.state.get(("frozen", part), RECORDING) == RECORDING for part in parts)
 
     # ------------------------------------------------------------------ forward
 

@@ -1,0 +1,45 @@
+"""Freezing reaches the parts of its time; what is registered or unfrozen later learns."""
+
+from __future__ import annotations
+
+import pytest
+
+from torchwise_analysis.interp.abstract import run
+from torchwise_analysis.names.project import Project
+from torchwise_analysis.source import lower_text
+
+PROGRAM = """
+import torch
+from torch import nn
+from torchvision import models
+
+model = models.resnet50()
+for p in model.parameters():
+    p.requires_grad = False
+{change}
+for x, y in torch.utils.data.DataLoader([]):
+    loss = nn.functional.cross_entropy(model(x), y)
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "learns"),
+    [
+        ("", False),
+        ("model.fc = nn.Linear(2048, 10)", True),
+        ("model.fc = nn.Sequential(nn.Dropout(), nn.Linear(2048, 10))", True),
+        ("model.fc = nn.Identity()", False),
+        ("model.classifier[1] = nn.Linear(2048, 10)", True),
+        ("model.heads.head = nn.Linear(2048, 10)", True),
+        ("model.layer4.requires_grad_(True)", True),
+        ("for p in model.layer4.parameters():\n    p.requires_grad = True", True),
+        ("model.fc = nn.Linear(2048, 10)\nmodel.requires_grad_(False)", False),
+        ("model.head = model.fc", False),
+        ("import heads\nwidth = model.fc.in_features\nmodel.fc = heads.build(width)", True),
+        ("model.num_classes = 10", False),
+    ],
+)
+def test_a_pass_has_a_graph_when_any_part_learns(change: str, learns: bool) -> None:
+    trace = run(lower_text("train.py", PROGRAM.format(change=change)), Project(()))
+    assert not trace.silence.failed
+    assert {True in forward.grad for forward in trace.forwards} == {learns}
