@@ -254,6 +254,7 @@ class _Found(NamedTuple):
 def detect(trace: Trace) -> Iterator[Hit]:
     last: dict[int, Clear] = {}
     backwards: dict[tuple[int, Place], list[Backward]] = {}
+    fed = {(one.place, id(one.scene)) for one in trace.steps if any(atom.sites for atom in one.before)}
     for event in trace.of_any(Backward, Clear, Step):
         if isinstance(event, Backward):
             for optimizer in event.before:
@@ -263,6 +264,8 @@ def detect(trace: Trace) -> Iterator[Hit]:
         elif isinstance(event, Step) and event.before and event.optimizer.id in last:
             clear = last[event.optimizer.id]
             wiped = _wiped_before(event, clear, backwards)
+            if not any(atom.sites for atom in event.before) and (event.place, id(event.scene)) in fed:
+                continue  # one of several optimizers that this may be, and another one has its gradients
             if wiped is not None:
                 yield _hit(trace, event, clear, wiped)
 

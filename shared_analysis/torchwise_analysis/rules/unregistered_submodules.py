@@ -115,6 +115,41 @@ RULE = Rule(
     ),
     examples=(
         Example(
+            "Modules without parameters of their own",
+            """
+import torch
+from torch import nn
+
+
+class Trend(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.mean = nn.AvgPool1d(width, stride=1)
+
+    def forward(self, x):
+        return self.mean(x)
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.trends = [Trend(3), Trend(5)]
+        self.head = nn.Linear(8, 1)
+
+    def forward(self, x):
+        return self.head(torch.cat([trend(x) for trend in self.trends], dim=-1))
+
+
+def train(loader):
+    net = Net()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for x, y in loader:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(net(x), y).backward()
+        optimizer.step()
+""",
+        ),
+        Example(
             "Appended one by one",
             """
 import torch
@@ -304,11 +339,12 @@ def detect(trace: Trace) -> Iterator[Hit]:
     used = frozenset(m for pass_ in trace.passes.values() for m in pass_.modules)
     made = {event.module.id: event.order for event in trace.of(ModuleBuilt)}
     given = frozenset(root for owned in trace.owns.values() if owned is not None for root in owned)
+    registered = {(one.module.cls, one.name) for one in trace.of(PartSet) if _is_registered(one)}
     for setting in trace.of(PartSet):
         container, owner = setting.value, setting.module
         if not isinstance(container, Obj) or container.kind not in _PLAIN or setting.how != "attribute":
             continue
-        if owner.cls is None or owner.id not in used:
+        if owner.cls is None or owner.id not in used or (owner.cls, setting.name) in registered:
             continue
         found = tuple(_modules_in(trace, container))
         if len(found) == 1 and _is_from_elsewhere(found[0], made.get(owner.id), made):
@@ -324,6 +360,11 @@ def detect(trace: Trace) -> Iterator[Hit]:
         ]
         if lost:
             yield _hit(trace, setting, lost)
+
+
+def _is_registered(setting: PartSet) -> bool:
+    """Some value that the attribute gets is registered: wrapped later, or one of several that it may get."""
+    return any(isinstance(v, Obj) and v.kind is Kind.MODULE for v in alternatives(setting.value))
 
 
 def _is_from_elsewhere(part: Obj, owner_made: int | None, made: dict[int, int]) -> bool:
@@ -345,9 +386,12 @@ def _modules_in(trace: Trace, container: Obj, depth: int = 0) -> Iterator[Obj]:
 
 
 def is_parameter_free(trace: Trace, part: Obj) -> bool:
-    """A layer of torch that is known to have no parameters, or a container of such."""
-    if part.kind is Kind.PARAMETER or part.cls is not None:
+    """A layer of torch that is known to have no parameters, or a module or container of such alone."""
+    if part.kind is Kind.PARAMETER:
         return False
+    if part.cls is not None:
+        inner = trace.parts(part.id)
+        return bool(inner) and all(is_parameter_free(trace, one) for one in inner)
     last = part.type_name.rpartition(".")[2]
     if last in ("Sequential", "ModuleList"):
         items = [v for item in trace.items(part.id) for v in alternatives(item)]
