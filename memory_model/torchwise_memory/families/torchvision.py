@@ -18,17 +18,21 @@ from torchwise_memory.runtime.errors import Unsupported
 from torchwise_memory.runtime.tensor import Tensor
 from torchwise_memory.runtime.world import World
 
+#: Classes of ImageNet, what a network is built for by default.
+CLASSES = 1000
+#: Options that change nothing about memory: which values fill the parameters.
+WITHOUT_EFFECT = frozenset({"weights", "progress", "pretrained", "zero_init_residual", "init_weights"})
 _SIMPLE = {cls.__name__: cls for cls in (*ACTIVATIONS, *POOLING)}
 
 
-def build(w: World, name: str, num_classes: int = 1000, **options: object) -> Module:
+def build(w: World, name: str, num_classes: int = CLASSES, **options: object) -> Module:
     """`torchvision.models.<name>(num_classes=...)`. Raises Unsupported for models not written here."""
     maker = MODELS.get(name)
     if maker is None:
         raise Unsupported(
             f"torchvision.models.{name}", "no hand-written model; torchvision's source is not readable"
         )
-    unknown = {key for key in options if key not in ("weights", "progress", "pretrained")}
+    unknown = options.keys() - WITHOUT_EFFECT
     if unknown:
         raise Unsupported(f"torchvision.models.{name}", f"options not modelled: {', '.join(sorted(unknown))}")
     return maker(w, num_classes)
@@ -125,6 +129,10 @@ class FeaturesAndClassifier(Module):
         return self.run(w, "classifier", x)
 
 
+class AlexNet(FeaturesAndClassifier):
+    native_name = "torchvision.models.alexnet.AlexNet"
+
+
 _VGG = {
     "11": (64, 0, 128, 0, 256, 256, 0, 512, 512, 0, 512, 512, 0),
     "13": (64, 64, 0, 128, 128, 0, 256, 256, 0, 512, 512, 0, 512, 512, 0),
@@ -174,7 +182,7 @@ def _alexnet(w: World, num_classes: int) -> Module:
         dropout_layer(w, 0.5), linear(w, 256 * 6 * 6, 4096), _simple(w, "ReLU", True),
         dropout_layer(w, 0.5), linear(w, 4096, 4096), _simple(w, "ReLU", True), linear(w, 4096, num_classes),
     ]  # fmt: skip
-    model = FeaturesAndClassifier()
+    model = AlexNet()
     model.assemble(_sequence(*features), _simple(w, "AdaptiveAvgPool2d", (6, 6)), _sequence(*classifier))
     return model
 

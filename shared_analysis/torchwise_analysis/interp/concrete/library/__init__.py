@@ -212,12 +212,14 @@ class Library:
     def submodule(self, owner: ModuleValue, name: str) -> Value:
         return self.imports.submodule(owner, name)
 
-    def names_of_module(self, owner: ModuleValue) -> list[str]:
+    def names_of_module(self, owner: ModuleValue | Namespace) -> list[str]:
         """Names that a module binds, whether or not they have been evaluated yet."""
+        if isinstance(owner, Namespace):
+            return list(owner.members)
         scope = self.imports.scopes.get(id(owner))
         return list(dict.fromkeys([*owner.names, *(scope.bound_names() if scope is not None else ())]))
 
-    def module_dictionary(self, owner: ModuleValue) -> Value:
+    def module_dictionary(self, owner: ModuleValue | Namespace) -> Value:
         """`module.__dict__` of a module whose names are evaluated one by one."""
         names = self.names_of_module(owner)
 
@@ -250,6 +252,8 @@ class Library:
             return owner.members[name]
         if name == "__name__":
             return owner.name
+        if name == "__dict__":
+            return self.module_dictionary(owner)
         if owner.resolve is not None:
             value = owner.resolve(name)
             if value is not MISSING:

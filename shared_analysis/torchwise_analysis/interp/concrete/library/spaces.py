@@ -17,6 +17,7 @@ from torchwise_analysis.interp.concrete.library import (
     torchspace,
     training,
     vision,
+    vision_models,
 )
 from torchwise_analysis.interp.concrete.library.stdlib import standard_modules
 from torchwise_analysis.interp.concrete.values import MISSING, Builtin, Class, Namespace, Opaque, Value
@@ -56,6 +57,9 @@ class Spaces:
             "tqdm.auto": data.tqdm_module,
             "transformers": lambda it: Namespace("transformers", resolve=it.library.transformers.top_level),
             "transformers.modeling_outputs": huggingface.outputs_space,
+            "torchvision": vision_models.package,
+            "torchvision.models": vision_models.models_module,
+            **{f"torchvision.models.{file}": vision_models.models_module for file in vision_models.FILES},
             "torchvision.transforms": vision.transforms_module,
             "torchvision.transforms.v2": vision.transforms_module,
             "torchvision.transforms.functional": vision.functional_module,
