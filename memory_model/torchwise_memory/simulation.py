@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -101,7 +101,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """Bytes of a step: the peak of each phase, and what stays. parameters count once, shards or not."""
+    """Bytes of a step: its peak, and what stays. parameters count once, shards or not."""
 
     allocated: int
     phase: Phase
@@ -110,6 +110,8 @@ class Simulated:
     optimizer: int
     parameters: int
     trainable: int
+    # at the peak, by what it is for; their sum is `allocated`
+    kinds: Mapping[StorageKind, int] = field(default_factory=dict[StorageKind, int])
 
 
 class RoundingAllocator:
@@ -150,6 +152,9 @@ class _Places:
 
     peaks: dict[tuple[str, int], int] = field(default_factory=dict[tuple[str, int], int])
     phases: dict[tuple[str, int], Phase] = field(default_factory=dict[tuple[str, int], Phase])
+    kinds: dict[tuple[str, int], dict[StorageKind, int]] = field(
+        default_factory=dict[tuple[str, int], dict[StorageKind, int]]
+    )
     sums: dict[str, int] = field(default_factory=dict[str, int])
 
 
@@ -160,7 +165,9 @@ def _summed(a: _Places, b: _Places, depth: int, total: int) -> Simulated:
     peaks = {key: at(value, b.peaks[key]) for key, value in a.peaks.items() if key in b.peaks}
     place = max(peaks, key=lambda key: peaks[key])
     sums = {name: at(value, b.sums[name]) for name, value in a.sums.items()}
-    return Simulated(peaks[place], a.phases[place], **sums)
+    first, second = a.kinds[place], b.kinds[place]
+    kinds = {kind: at(first.get(kind, 0), second.get(kind, 0)) for kind in {**first, **second}}
+    return Simulated(peaks[place], a.phases[place], **sums, kinds=kinds)
 
 
 class _Watch:
@@ -181,9 +188,9 @@ class _Watch:
         if ledger.peak_bytes > known:
             self.places.peaks[self.place] = ledger.peak_bytes
             self.places.phases[self.place] = ledger.peak_phase
+            self.places.kinds[self.place] = ledger.bytes_by_kind(ledger.peak_sequence)
         self.place = place
-        ledger.peak_bytes = ledger.allocator.allocated
-        ledger.peak_phase = ledger.phase
+        ledger.watch()
 
     def key(self, name: str, index: int) -> tuple[str, int]:
         """Layers near the start count from there, others from the end, so that depths share keys."""
@@ -252,12 +259,12 @@ def _step(w: World, job: Job, depth: int) -> _Places:
         model.fields["input_require_grads"] = True
     watch = _Watch(w, depth)
     whole = w.ledger.allocator.allocated if job.loads_whole else 0
-    held = [_held(w, job.static_bytes)]
+    held = [_held(w, job.static_bytes, StorageKind.WORKSPACE)]
     parameters = [p for _, p in model.walk_parameters()]
     counts = (_count(model, parameters), sum(p.numel for p in parameters if p.requires_grad))
     if job.sharding is not None:
         _shard(w, job, model)
-    held.append(_held(w, whole))
+    held.append(_held(w, whole, StorageKind.WEIGHTS))
     cache = model.fields.get("cache")
     besides = job.static_bytes + whole + (cache.bytes if isinstance(cache, Tensor) else 0)
     weights = w.ledger.allocator.allocated - besides
@@ -283,8 +290,8 @@ def _step(w: World, job: Job, depth: int) -> _Places:
     return watch.places
 
 
-def _held(w: World, bytes_: int) -> Tensor | None:
-    return w.new((bytes_,), uint8, "held throughout", kind=StorageKind.BUFFERS) if bytes_ > 0 else None
+def _held(w: World, bytes_: int, kind: StorageKind) -> Tensor | None:
+    return w.new((bytes_,), uint8, "held throughout", kind=kind) if bytes_ > 0 else None
 
 
 def _count(model: Module, parameters: Iterable[Parameter]) -> int:
@@ -339,7 +346,8 @@ def _prepared(
         held.append(_zero_states(w, job, trained))
     elif update.state_bytes is not None:
         count = sum(p.numel for p in trained)
-        held.append(_held(w, 0 if update.on_host else int(count * update.state_bytes)))
+        state_bytes = 0 if update.on_host else int(count * update.state_bytes)
+        held.append(_held(w, state_bytes, StorageKind.OPTIMIZER))
     if update.name is not None and trained:
         native = CLASSES[update.name]
         made = native.make()
@@ -362,7 +370,7 @@ def _zero_states(w: World, job: Job, trained: list[Parameter]) -> Tensor | None:
     """DeepSpeed: an fp32 master copy and two moments of this process's partition."""
     count = sum(p.numel for p in trained)
     share = -(-count // _partitions(job))
-    return _held(w, 0 if job.zero_on_host else 12 * share)
+    return _held(w, 0 if job.zero_on_host else 12 * share, StorageKind.OPTIMIZER)
 
 
 def _train(
@@ -375,14 +383,15 @@ def _train(
     held: list[Tensor | None],
 ) -> None:
     if job.buckets:
-        held.append(_held(w, sum(p.bytes for p in trained)))
+        held.append(_held(w, sum(p.bytes for p in trained), StorageKind.GRADIENTS))
     if job.accumulates and not job.update.in_backward and not job.zero:
         for parameter in trained:
-            parameter.grad = w.like(parameter, "accumulated gradient")
+            gradient = parameter.grad = w.like(parameter, "accumulated gradient")
+            gradient.storage.mark(StorageKind.GRADIENTS)
     if job.update.in_backward or job.update.gradients_on_host or job.zero >= 2:
         total = sum(p.bytes for p in trained) if job.zero >= 2 else 0
         share = -(-total // _partitions(job))
-        held.append(_held(w, 0 if job.zero_on_host else share))
+        held.append(_held(w, 0 if job.zero_on_host else share, StorageKind.GRADIENTS))
         for parameter in trained:
             parameter.accumulated_hooks = [*(parameter.accumulated_hooks or ()), _drop_gradient]
     watch.start()
@@ -399,7 +408,7 @@ def _train(
     w.phase = Phase.OPTIMIZER
     if job.zero:
         share = -(-sum(p.numel for p in trained) // _partitions(job))
-        fp32_gradients = _held(w, 0 if job.zero_on_host else 4 * share)
+        fp32_gradients = _held(w, 0 if job.zero_on_host else 4 * share, StorageKind.TEMPORARY)
         del fp32_gradients
     elif optimizer is not None and _steps(job.update):
         optimizer.step(w)

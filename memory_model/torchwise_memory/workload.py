@@ -19,6 +19,7 @@ from torchwise_memory.jobs import Options, job_of
 from torchwise_memory.report import GpuVerdict, Interval, Peak, Phase, PlanField, Source, Verdict
 from torchwise_memory.reserved import reserved_bytes
 from torchwise_memory.runtime.errors import OutOfFuel, Unsupported
+from torchwise_memory.runtime.ledger import StorageKind
 from torchwise_memory.simulation import Simulated, simulate
 from torchwise_memory.verdict import device_peak, verdict
 
@@ -236,10 +237,8 @@ def _answer(
     reserved = widened(reserved, "reserved")
     device = device_peak(reserved, _with_context(card or _ANY_CARD, workload), workload.gpus)
     judged = verdict(reserved, allocated, card, workload.gpus) if card is not None else None
-    rest = simulated.allocated - simulated.weights - simulated.optimizer
     # tensor and pipeline parallelism leave a part of the model here, which is not its size
     divided = "TP" in workload.parallelism or "PP" in workload.parallelism or "split" in workload.parallelism
-    gradients = min(simulated.gradients, rest) if simulated.phase is Phase.OPTIMIZER else 0
     return Answer(
         Peak(allocated, reserved, device),
         judged.verdict if judged is not None else Verdict.UNKNOWN,
@@ -247,16 +246,28 @@ def _answer(
         simulated.phase,
         None if divided else simulated.parameters,
         None if divided else simulated.trainable,
-        {
-            "weights": simulated.weights,
-            "gradients": gradients,
-            "optimizer": simulated.optimizer,
-            "activations": rest - gradients,
-        },
+        breakdown(simulated.kinds),
         plan_of(workload),
         assumptions,
         judged,
     )
+
+
+def breakdown(kinds: Mapping[StorageKind, int]) -> dict[str, int]:
+    """Bytes by purpose, as estimates of scripts name them; their sum is the allocated peak."""
+
+    def get(*wanted: StorageKind) -> int:
+        return sum(kinds.get(kind, 0) for kind in wanted)
+
+    return {
+        "weights": get(StorageKind.WEIGHTS, StorageKind.BUFFERS),
+        "gradients": get(StorageKind.GRADIENTS),
+        "optimizer": get(StorageKind.OPTIMIZER),
+        "activations": get(StorageKind.ACTIVATION),
+        "inputs": get(StorageKind.INPUT),
+        "temporaries": get(StorageKind.TEMPORARY),
+        "workspaces": get(StorageKind.WORKSPACE),
+    }
 
 
 def plan_of(workload: Workload) -> dict[str, PlanField]:

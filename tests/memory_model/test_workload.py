@@ -9,7 +9,7 @@ import pytest
 
 from torchwise_memory import hardware
 from torchwise_memory.jobs import Options, job_of
-from torchwise_memory.report import Verdict
+from torchwise_memory.report import Phase, Verdict
 from torchwise_memory.simulation import Simulated, simulate
 from torchwise_memory.workload import Workload, WorkloadError, read, run
 
@@ -65,7 +65,32 @@ def test_two_shallow_models_give_the_peak_of_the_deep_one(workload: Workload) ->
     two, deep = simulated(workload), simulated(workload, shallow=False)
     # a partition of all parameters is rounded to a block once, not once a layer
     assert abs(two.allocated - deep.allocated) <= (16 * 1024 if workload.parallel == "ZeRO" else 0)
-    assert replace(two, allocated=0, optimizer=0) == replace(deep, allocated=0, optimizer=0)
+    plain = [replace(each, allocated=0, optimizer=0, kinds={}) for each in (two, deep)]
+    assert plain[0] == plain[1]
+    if workload.parallel != "ZeRO":
+        assert {k: v for k, v in two.kinds.items() if v} == {k: v for k, v in deep.kinds.items() if v}
+    assert sum(two.kinds.values()) == two.allocated
+
+
+def test_a_copy_that_the_optimizer_makes_is_no_activation() -> None:
+    """foreach AdamW takes a temporary as large as the parameters."""
+    answer = run(replace(BASE, micro_batch=1, seq_len=16))
+    weights = answer.breakdown["weights"]
+    assert answer.phase is Phase.OPTIMIZER
+    assert answer.breakdown["activations"] == 0
+    assert answer.breakdown["temporaries"] == pytest.approx(weights, rel=0.01)
+    assert answer.breakdown["gradients"] == pytest.approx(weights, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    "change", [{"accumulation": 4}, {"gpus": 4, "parallel": "ZeRO", "parallelism": "ZeRO-2"}]
+)
+def test_gradients_kept_through_the_backward_pass_are_shown(change: dict[str, Any]) -> None:
+    answer = run(replace(BASE, micro_batch=64, **change))
+    assert answer.phase is Phase.BACKWARD
+    assert answer.breakdown["gradients"] > 0.24 * answer.breakdown["weights"]
+    assert answer.peak.allocated is not None
+    assert sum(answer.breakdown.values()) == answer.peak.allocated.point
 
 
 def test_lora_trains_what_it_adds() -> None:
