@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeAlias, cast
@@ -737,8 +738,11 @@ def set_item(
 def unpack(m: Machine, value: va.Value, targets: tuple[nd.Expr, ...], node: nd.Node) -> list[va.Value]:
     """One value for each target; a starred target gets a list."""
     count = len(targets)
-    value = first_known(value)
     star = next((i for i, t in enumerate(targets) if isinstance(t, nd.Starred)), None)
+    rows = [row for v in va.alternatives(value) if (row := _row(m, v, count))] if star is None else []
+    if len(rows) > 1:
+        return [functools.reduce(join_values, column) for column in zip(*rows, strict=True)]
+    value = first_known(value)
     if isinstance(value, va.Obj):
         items = m.items(value)
         if star is not None and items:
@@ -771,6 +775,14 @@ def unpack(m: Machine, value: va.Value, targets: tuple[nd.Expr, ...], node: nd.N
         if len(parts) == count:
             return [va.Const(None, part) for part in parts]
     return [va.unknown(None, taint=m.taint(value)) for _ in range(count)]
+
+
+def _row(m: Machine, value: va.Value, count: int) -> tuple[va.Value, ...]:
+    """What is in a tuple of just this length; nothing for anything else."""
+    if not isinstance(value, va.Obj) or value.kind is not va.Kind.TUPLE or m.state.get(("open", value.id)):
+        return ()
+    items = m.items(value)
+    return items if len(items) == count else ()
 
 
 def _unsupported(m: Machine, node: nd.Expr) -> va.Value:

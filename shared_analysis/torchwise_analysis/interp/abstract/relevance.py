@@ -99,6 +99,8 @@ _WEAK = frozenset(
         "forward",
     ]
 )
+# With these a function of torch makes a batch: that it is none is as good as known.
+_MAKERS = frozenset(["stack", "from_numpy", "as_tensor", "tensor", "randint"])
 _SUBJECTS = frozenset(
     [
         "torch",
@@ -213,7 +215,9 @@ class Relevance:
 
     def matters(self, names: frozenset[str], size: int) -> bool:
         """May a function that mentions `names` matter?"""
-        return size <= _SMALL or has_effect(names) or not self._relevant.isdisjoint(names)
+        if size <= _SMALL or has_effect(names) or not self._relevant.isdisjoint(names):
+            return True
+        return "torch" in names and not _MAKERS.isdisjoint(names)
 
 
 def _fixpoint(mentions: dict[str, set[str]]) -> set[str]:
