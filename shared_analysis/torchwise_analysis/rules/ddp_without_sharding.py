@@ -121,6 +121,27 @@ RULE = Rule(
     ),
     examples=(
         Example(
+            "A loader of a library that is distributed by itself",
+            """
+import dgl
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+
+def train(graph, nodes, sampler):
+    dist.init_process_group("nccl")
+    model = DistributedDataParallel(nn.Linear(12, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = dgl.distributed.DistNodeDataLoader(graph, nodes, sampler, batch_size=16, shuffle=True)
+    for x, y in loader:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+""",
+        ),
+        Example(
             "A weighted sampler does not know the rank",
             """
 import torch

@@ -275,7 +275,7 @@ class Library:
             return _torch(m, call)
         if root == "builtins":
             return _builtin(m, call)
-        if last.endswith("DataLoader"):
+        if last.endswith("DataLoader") and ".distributed." not in name:  # such a one shards by itself
             return data.loader(m, call)
         if last in optimizers.KNOWN_OPTIMIZERS:
             return optimizers.build(m, call)
