@@ -739,7 +739,8 @@ def _data_method(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
     if name in _DATA_METHODS:
         device = _device_of(call)
         if device is not None:
-            m.emit(ev.Transfer, call.node, value=obj, device=device, how=name, invariant=False, made=obj.place)
+            made = obj.place
+            m.emit(ev.Transfer, call.node, value=obj, device=device, how=name, invariant=False, made=made)
         return obj
     if name in ("requires_grad_", "clone"):
         return va.Tensor(obj.evidence, sources=m.sources_of((obj,)))
