@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from torchwise_analysis.interp.concrete.library import ModelInput
     from torchwise_analysis.interp.concrete.loops import Measured
 
+# Grey, colour, and colour with transparency.
+_CHANNELS = (1, 3, 4)
+
 
 @dataclass(frozen=True, slots=True)
 class Literal:
@@ -68,13 +71,20 @@ def _batch(it: Interpreter, plan: dict[str, PlanField]) -> None:
         plan["micro_batch"] = _placed(it, "micro_batch", *met["micro_batch"])
     elif given is not None:
         plan["micro_batch"] = _extent(given, 0)
-    if given is None:
-        return
-    if not given.is_floating and len(given.shape) == 2:
+    if given is not None and not given.is_floating and len(given.shape) == 2:
         plan["seq_len"] = _extent(given, 1)
-    elif given.is_floating and len(given.shape) == 4:
-        place = met.get("image_size", (None, None))[1] or _origin_of(given, given.shape[-1])
-        plan["image_size"] = PlanField((given.shape[-2], given.shape[-1]), Source.READ, place)
+        return
+    image = _image(it)
+    if image is not None:
+        place = met.get("image_size", (None, None))[1] or _origin_of(image, image.shape[-1])
+        plan["image_size"] = PlanField((image.shape[-2], image.shape[-1]), Source.READ, place)
+
+
+def _image(it: Interpreter) -> ModelInput | None:
+    """What a model was given that looks like a batch of images; noise for a generator does not."""
+    maps = [m for m in it.library.model_inputs if m.is_floating and len(m.shape) == 4]
+    wide = [m for m in maps if m.shape[-2] > 1 and m.shape[-1] > 1]
+    return next((m for m in wide if m.shape[1] in _CHANNELS), next(iter(wide), None))
 
 
 def _placed(it: Interpreter, name: str, value: object, origin: Origin | None) -> PlanField:

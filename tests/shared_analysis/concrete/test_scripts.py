@@ -477,3 +477,48 @@ for _ in range(8):
     assert (found.kind.value, found.origin.line) == ("training", 5)
     assert found.plan["optimizer"].value == "in place, without an optimizer"
     assert found.breakdown["optimizer"] == 0
+
+
+GAN = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+from torchvision import datasets, transforms
+
+class Generator(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.ConvTranspose2d(100, 3, 32)
+    def forward(self, z):
+        return self.layer(z)
+
+class Critic(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Conv2d(3, 1, 32)
+    def forward(self, x):
+        return self.layer(x).view(-1)
+
+change = transforms.Compose([transforms.Resize((32, 32)), transforms.ToTensor()])
+loader = DataLoader(datasets.CelebA("data", transform=change), batch_size=8)
+g, d, judge = Generator().cuda(), Critic().cuda(), Critic().cuda()
+{lines}
+opt_g, opt_d = torch.optim.Adam(g.parameters()), torch.optim.Adam(d.parameters())
+for real, _ in loader:
+    fake = g(torch.randn(8, 100, 1, 1).cuda())
+    (d(real.cuda()) - d(fake) + judge(fake)).mean().backward()
+    opt_d.step()
+    opt_g.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("lines", "shown"),
+    [("judge.requires_grad_(False)", "Generator + Critic"), ("", "Generator + 2 x Critic")],
+)
+def test_a_plan_names_every_model_that_trains_and_the_size_of_real_images(
+    tmp_path: Path, lines: str, shown: str
+) -> None:
+    plan = estimate(tmp_path, GAN.format(lines=lines)).plan
+    assert plan["model"].value == shown
+    assert plan["image_size"].value == (32, 32)

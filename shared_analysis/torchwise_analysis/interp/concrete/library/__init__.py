@@ -11,6 +11,7 @@ runtime objects and back. Nothing of a runtime object is reachable except throug
 from __future__ import annotations
 
 import weakref
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
@@ -161,6 +162,8 @@ class Library:
         # facts of the plan as they are met: name -> (value, place)
         self.met: dict[str, tuple[object, Origin | None]] = {}
         self.models: list[tuple[weakref.ref[Module], Origin | None]] = []
+        # what a library calls the models it made
+        self.kinds: weakref.WeakKeyDictionary[Module, str] = weakref.WeakKeyDictionary()
         self.model_inputs: list[ModelInput] = []
         # shapes of the tensors that the script made itself, with the numbers they were made of
         self.made: list[tuple[tuple[int, ...], tuple[Int, ...]]] = []
@@ -368,9 +371,8 @@ class Library:
 
     def built(self, model: Module, kind: str) -> None:
         """A library's model was made: its kind names it in the plan."""
-        self.met.setdefault(
-            "model", (f"{self.class_of(model).name} ({kind})" if kind else "", self.it.origin())
-        )
+        self.kinds[model] = kind
+        self.met.setdefault("model", (self._shown_name(model) if kind else "", self.it.origin()))
 
     def note_models(self) -> None:
         """Count the models called so far, while they are alive."""
@@ -379,13 +381,12 @@ class Library:
             return
         models.sort(key=lambda m: -sum(p.numel for _, p in m.walk_parameters()))
         parameters = {id(p): p for module in models for _, p in module.walk_parameters()}
+        trained = _apart([_unwrapped(self, module) for module in models])
         name, origin = self.met.get("model", ("", None))
-        largest = models[0]
-        while self.class_of(largest).tag.endswith("DataParallel") and "module" in largest.children:
-            largest = cast(Module, largest.children["module"])
-        if not name:
-            name = self.class_of(largest).name
-            origin = next((place for ref, place in self.models if ref() is largest), None)
+        if len(trained) > 1 or not name:
+            names = Counter(self._shown_name(module) for module in trained)
+            name = " + ".join(f"{count} x {one}" if count > 1 else one for one, count in names.items())
+            origin = next((place for ref, place in self.models if ref() is trained[0]), origin)
         self.counted = Counted(
             sum(p.numel for p in parameters.values()),
             sum(p.numel for p in parameters.values() if p.requires_grad),
@@ -393,6 +394,11 @@ class Library:
             origin,
             next(iter(parameters.values())).dtype.name,
         )
+
+    def _shown_name(self, module: Module) -> str:
+        kind = self.kinds.get(module)
+        name = self.class_of(module).name
+        return f"{name} ({kind})" if kind else name
 
     def parameter_names(self, cls: Class) -> list[str] | None:
         native = cls.traits.get("native")
@@ -1175,6 +1181,21 @@ def _is_unread(args: list[Value], keywords: Keywords) -> bool:
 
 def _has_parameters(module: Module) -> bool:
     return any(True for _ in module.walk_parameters())
+
+
+def _unwrapped(library: Library, module: Module) -> Module:
+    """The model inside `DataParallel` and its kin."""
+    while library.class_of(module).tag.endswith("DataParallel") and "module" in module.children:
+        module = cast(Module, module.children["module"])
+    return module
+
+
+def _apart(models: list[Module]) -> list[Module]:
+    """The models that train and are no part of another one; the first where none trains."""
+    trained = [m for m in models if any(p.requires_grad for _, p in m.walk_parameters())]
+    inner = {id(part) for m in trained for _, part in m.walk() if part is not m}
+    unique = {id(m): m for m in trained if id(m) not in inner}
+    return list(unique.values()) or models[:1]
 
 
 def _is_weakly_keyed(value: Value) -> bool:
