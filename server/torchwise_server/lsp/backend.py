@@ -11,13 +11,34 @@ from torchwise_analysis.engine import CheckReport, Engine, ProblemKind, could_ma
 from torchwise_analysis.names.project import project_roots
 from torchwise_analysis.settings import Settings, SettingsFinder
 from torchwise_analysis.source import Document
-from torchwise_analysis.source.nodes import Module
+from torchwise_analysis.source.nodes import Module, Placed
 from torchwise_server.lsp.documents import Checked, Estimated, Update
 from torchwise_server.lsp.options import EditorOptions
 from torchwise_server.lsp.worker import Stop
 
 if TYPE_CHECKING:
     from torchwise_analysis.interp.abstract.runs import Memory
+
+
+@dataclass(frozen=True, slots=True)
+class _LastEstimate:
+    """An estimate and what it was made of: this document, the other open ones, the files on disk."""
+
+    engine: Engine
+    project_version: int
+    module: Module
+    others: tuple[Module, ...]
+    answer: Estimated
+
+    def holds_for(self, engine: Engine, module: Module, others: tuple[Module, ...]) -> bool:
+        """Would it come out the same? Comments and blanks within the lines change nothing."""
+        return (
+            engine is self.engine
+            and engine.project.version == self.project_version
+            and len(others) == len(self.others)
+            and all(now is then for now, then in zip(others, self.others, strict=True))
+            and _is_same_source(module, self.module)
+        )
 
 
 @dataclass(slots=True)
@@ -27,6 +48,7 @@ class _Subject:
     document: Document
     report: CheckReport = field(default_factory=CheckReport)
     memory: Memory | None = None
+    estimated: _LastEstimate | None = None
 
 
 class EngineBackend:
@@ -73,19 +95,26 @@ class EngineBackend:
         return None if stop() else _checked(report)
 
     def estimate(self, uri: str, options: EditorOptions, stop: Stop) -> Estimated | None:
-        document = self._subjects[uri].document
+        subject = self._subjects[uri]
+        document = subject.document
         if not options.enable or not could_matter(document.text):
             return Estimated()
         # findings come first: what estimates need is loaded with the first estimate
         from torchwise_analysis.plan import EstimateRequest
 
         engine = self._engine(document.path, options)
+        others = tuple(other.document.module for other in self._subjects.values() if other is not subject)
+        module, last = document.module, subject.estimated
+        if last is not None and last.holds_for(engine, module, others):
+            return last.answer
         report = engine.estimate(document, EstimateRequest(gpus=engine.settings.gpus), stop)
         if stop():
             return None
         failures = tuple(item.message for item in report.problems if item.kind is ProblemKind.FAILURE)
         is_broken = any(item.kind is ProblemKind.SYNTAX for item in report.problems)
-        return Estimated(report.estimates, report.unanswered, is_broken=is_broken, failures=failures)
+        answer = Estimated(report.estimates, report.unanswered, is_broken=is_broken, failures=failures)
+        subject.estimated = _LastEstimate(engine, engine.project.version, module, others, answer)
+        return answer
 
     def forget(self, uri: str) -> None:
         subject = self._subjects.pop(uri, None)
@@ -114,6 +143,23 @@ class EngineBackend:
         """Unsaved text wins over the disk."""
         subject = self._by_path.get(path)
         return subject.document.module if subject else None
+
+
+def _is_same_source(a: Module, b: Module) -> bool:
+    """Do both run the same at the same lines? The texts may differ in what is no code."""
+    return (
+        a.problems == b.problems
+        and len(a.body) == len(b.body)
+        and all(
+            one is other
+            or (
+                isinstance(one, Placed)
+                and isinstance(other, Placed)
+                and (one.line, one.body) == (other.line, other.body)
+            )
+            for one, other in zip(a.body, b.body, strict=True)
+        )
+    )
 
 
 def _validity(document: Document) -> float | None:

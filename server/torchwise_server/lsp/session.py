@@ -243,8 +243,8 @@ class Session:
         """The document changed: analyse its newest version."""
         self.give_up(document, Lane.VERIFY)
         self._ask(document, Lane.CHECK, delay_s)
-        pause_s = ESTIMATE_DELAY_S if document.estimated else 0.0
-        self._ask(document, Lane.ESTIMATE, max(delay_s, pause_s))
+        # at once only where nobody types: what a keystroke stops is begun again after the next pause
+        self._ask(document, Lane.ESTIMATE, ESTIMATE_DELAY_S if delay_s > 0.0 else 0.0)
 
     def saved(self, document: OpenDocument) -> None:
         """The file on disk changed: other open files may import it."""

@@ -180,7 +180,7 @@ def detect(trace: Trace) -> Iterator[Hit]:
     for one in trace.of(Step):
         for atom in one.before:
             many = {place for place, count in atom.sites if count > 1}
-            found = trace.backwards_at(many, one.order)
+            found = trace.at(Backward, many, one.order)
             if not atom.applied and found and all(_is_averaged(trace, b) for b in found):
                 yield _hit(one, found[-1])
 

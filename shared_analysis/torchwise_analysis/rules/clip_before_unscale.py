@@ -297,8 +297,7 @@ def _read_for(trace: Trace, clip: Clip) -> Mapping[int, Gradients]:
 
     One that was dropped, such as that of a run that an exception ended, leaves gradients that nobody uses.
     """
-    stepping = {one.optimizer.id for one in trace.steps if one.order > clip.order}
-    used = {oid: atoms for oid, atoms in clip.before.items() if oid in stepping}
+    used = {oid: atoms for oid, atoms in clip.before.items() if trace.steps_after(clip.order, oid)}
     return used or clip.before
 
 

@@ -296,10 +296,8 @@ def _has_further_use(trace: Trace, one: Backward, second: Forward) -> bool:
     In some turns at least: such a backward may stand behind a test.
     """
     return any(
-        forward.place == second.place and forward.calls == second.calls
-        for other in trace.backwards
-        if other.place != one.place
-        for forward in forwards_of(trace, other.passes)
+        forward.calls == second.calls and other.place != one.place
+        for forward, other in trace.backwards_over(second.place)
     )
 
 

@@ -272,6 +272,9 @@ class _Found(NamedTuple):
     has_window: bool
 
 
+_LONGEST_CHAIN = 8
+
+
 def detect(trace: Trace) -> Iterator[Hit]:
     for one in trace.steps:
         stale = [atom for atom in one.before if atom.applied and atom.sites]
@@ -319,6 +322,8 @@ def _chain(trace: Trace, one: Step, site: Place) -> tuple[Evidence, ...]:
         loop = one.loops[-1].loop
         links += step(loop.place, f"the {loop_words(loop)} runs both again")
     for clear in trace.clears:
+        if len(set(links)) >= _LONGEST_CHAIN:
+            break
         if clear.optimizer.id == one.optimizer.id:
             links += step(clear.place, "this clear does not count: it does not run between two steps")
         elif _same_loop(clear.loops, one.loops):
@@ -326,7 +331,7 @@ def _chain(trace: Trace, one: Step, site: Place) -> tuple[Evidence, ...]:
                 clear.place,
                 f"this clear does not count: it is for {called(clear.optimizer, 'another optimizer')}",
             )
-    return distinct(links)[:8]
+    return distinct(links)[:_LONGEST_CHAIN]
 
 
 def _same_loop(first: tuple[object, ...], second: tuple[object, ...]) -> bool:

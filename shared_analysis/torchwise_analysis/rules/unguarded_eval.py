@@ -13,7 +13,7 @@ from torchwise_analysis.fixes import (
     name_for_module,
     statements,
 )
-from torchwise_analysis.interp.abstract.events import Forward, ModeChange, Returned
+from torchwise_analysis.interp.abstract.events import Forward, ModeChange
 from torchwise_analysis.interp.abstract.loops import LoopKind
 from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.policy import weaker
@@ -266,12 +266,8 @@ def detect(trace: Trace) -> Iterator[Hit]:
 
 def _switch(trace: Trace, forward: Forward) -> ModeChange | None:
     """The eval() that put the module in eval mode."""
-    places = {mode.place for mode in forward.modes if mode.name == "eval"}
-    changes = (
-        change
-        for change in trace.of(ModeChange)
-        if change.order < forward.order and change.to == "eval" and change.place in places
-    )
+    places = {mode.place for mode in forward.modes if mode.name == "eval" and mode.place is not None}
+    changes = (change for change in trace.at(ModeChange, places, forward.order) if change.to == "eval")
     return max(changes, key=lambda change: change.order, default=None)
 
 
@@ -285,9 +281,8 @@ def _site(forward: Forward, switched: ModeChange | None) -> Place:
 
 def _nothing_leaves(trace: Trace, forward: Forward) -> bool:
     """No value with this graph is kept, escapes or is returned: then only memory changes without it."""
-    if forward.pass_ in trace.escaped_passes or forward.pass_ in trace.stored_passes:
-        return False
-    return not any(forward.pass_ in event.passes for event in trace.of(Returned))
+    leaving = (trace.escaped_passes, trace.stored_passes, trace.returned_passes)
+    return not any(forward.pass_ in passes for passes in leaving)
 
 
 def _is_trial(trace: Trace, forward: Forward) -> bool:
@@ -303,10 +298,7 @@ def _loop_of(forward: Forward) -> Place | None:
 
 def _trains_inside(trace: Trace, forward: Forward) -> bool:
     """The innermost loop also holds a training forward: no_grad around it would end training."""
-    loop = _loop_of(forward)
-    return any(
-        turn.loop.place == loop for p in trace.used if p in trace.passes for turn in trace.passes[p].loops
-    )
+    return _loop_of(forward) in trace.used_loops
 
 
 def _chain(trace: Trace, forward: Forward, switched: ModeChange | None) -> tuple[Evidence, ...]:

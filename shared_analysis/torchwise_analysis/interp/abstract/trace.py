@@ -168,6 +168,16 @@ class Trace:
         return self.once("stored", lambda: frozenset(p for e in self.stores for p in e.passes))
 
     @property
+    def returned_passes(self) -> frozenset[int]:
+        """Passes with whose graph an entry returns something."""
+        return self.once("returned", lambda: frozenset(p for e in self.of(ev.Returned) for p in e.passes))
+
+    @property
+    def used_loops(self) -> frozenset[Place]:
+        """Places of the loops around passes whose graph is used."""
+        return self.once("used_loops", self._used_loops)
+
+    @property
     def emptied(self) -> frozenset[int]:
         """Ids of containers that are emptied somewhere."""
         return self.once("emptied", lambda: frozenset(e.holder.id for e in self.of(ev.Emptied)))
@@ -186,11 +196,19 @@ class Trace:
         """Ids of modules (and their parents) that a training forward ran."""
         return self.once("trained_modules", self._trained_modules)
 
-    def backwards_at(self, places: Iterable[Place], before: int) -> tuple[ev.Backward, ...]:
-        """Backwards at these places, earlier than the event of the order `before`."""
-        by_place = self.once("backwards_at", self._backwards_by_place)
-        found = [b for place in places for b in by_place.get(place, ()) if b.order < before]
+    def at(self, kind: type[E], places: Iterable[Place], before: int) -> tuple[E, ...]:
+        """Events of a type at these places, earlier than the event of the order `before`."""
+        by_place = self.once(f"{kind.__name__} at", lambda: _by_place(self.of(kind)))
+        found = [e for place in places for e in by_place.get(place, ()) if e.order < before]
         return tuple(sorted(found, key=_order))
+
+    def backwards_over(self, place: Place) -> tuple[tuple[ev.Forward, ev.Backward], ...]:
+        """Forwards at a place, each with the backwards that ran over its graph."""
+        return tuple(self.once("backwards_over", self._backwards_by_forward).get(place, ()))
+
+    def steps_after(self, order: int, optimizer: int) -> bool:
+        """Does an optimizer step behind the event `order`?"""
+        return self.once("last_steps", self._last_steps).get(optimizer, -1) > order
 
     def is_trained_after(self, order: int, oids: Iterable[int]) -> bool:
         """Did a forward behind the event `order` run one of these modules, and a backward reach it?"""
@@ -330,11 +348,17 @@ class Trace:
                     todo.append(p)
         return frozenset(used)
 
-    def _backwards_by_place(self) -> Mapping[Place, list[ev.Backward]]:
-        found: dict[Place, list[ev.Backward]] = {}
+    def _backwards_by_forward(self) -> Mapping[Place, list[tuple[ev.Forward, ev.Backward]]]:
+        found: dict[Place, list[tuple[ev.Forward, ev.Backward]]] = {}
         for event in self.backwards:
-            found.setdefault(event.place, []).append(event)
+            for p in sorted(event.passes):
+                if p in self.passes:
+                    forward = self.passes[p].forward
+                    found.setdefault(forward.place, []).append((forward, event))
         return found
+
+    def _last_steps(self) -> Mapping[int, int]:
+        return {event.optimizer.id: event.order for event in self.steps}
 
     def _last_trained(self) -> Mapping[int, int]:
         found: dict[int, int] = {}
@@ -343,6 +367,10 @@ class Trace:
             for oid in self.passes[p].modules:
                 found[oid] = max(order, found.get(oid, -1))
         return found
+
+    def _used_loops(self) -> frozenset[Place]:
+        passes = (self.passes[p] for p in self.used if p in self.passes)
+        return frozenset(turn.loop.place for one in passes for turn in one.loops)
 
     def _trained_modules(self) -> frozenset[int]:
         out: set[int] = set()
@@ -357,3 +385,10 @@ class Trace:
 
 def _order(event: ev.Event) -> int:
     return event.order
+
+
+def _by_place(events: Iterable[E]) -> dict[Place, list[E]]:
+    found: dict[Place, list[E]] = {}
+    for event in events:
+        found.setdefault(event.place, []).append(event)
+    return found

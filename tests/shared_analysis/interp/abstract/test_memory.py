@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -16,6 +19,7 @@ from torchwise_analysis.interp.abstract.runs import Memory
 from torchwise_analysis.interp.abstract.trace import Silence, Trace
 from torchwise_analysis.names.project import Project
 from torchwise_analysis.rules import all_rules, judge
+from torchwise_analysis.rules._framework import RegisteredRule
 from torchwise_analysis.rules._snippets import parse
 from torchwise_analysis.settings import Settings
 from torchwise_analysis.source import Document
@@ -352,3 +356,46 @@ def test_another_file_that_changed_runs_everything(tmp_path: Path) -> None:
     project.forget(str(other))
     editor.check()
     assert "train1" in editor.memory.ran
+
+
+# --------------------------------------------------------------------------- growth
+
+
+def calls_of(work: Callable[[], object]) -> int:
+    """How many functions of Python are called."""
+    count = 0
+
+    def profile(_: object, event: str, __: object) -> None:
+        nonlocal count
+        count += event == "call"
+
+    sys.setprofile(profile)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def trace_of(text: str) -> Trace:
+    return run(Document("train.py", text).module, Project(()))
+
+
+@cache
+def traces() -> tuple[Trace, Trace]:
+    return trace_of(SMALL), trace_of(LARGE)
+
+
+SMALL, LARGE = (generated(*([MODULE, LOOP, TRAINER] * n)) for n in (8, 32))
+
+
+def test_a_file_four_times_as_long_costs_four_times_as_much() -> None:
+    trace_of(SMALL)  # what is made once is made
+    assert calls_of(lambda: trace_of(LARGE)) < 5.5 * calls_of(lambda: trace_of(SMALL))
+
+
+@pytest.mark.parametrize("entry", all_rules(), ids=lambda entry: entry.rule.name)
+def test_rules_grow_with_the_file(entry: RegisteredRule) -> None:
+    small, large = traces()
+    once = calls_of(lambda: tuple(entry.detect(small)))
+    assert calls_of(lambda: tuple(entry.detect(large))) < 6 * once + 500

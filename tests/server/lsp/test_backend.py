@@ -1,0 +1,78 @@
+"""The engine's backend: what a keystroke may leave undone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from torchwise_analysis.engine import Engine, EstimateReport
+from torchwise_server.lsp.backend import EngineBackend
+from torchwise_server.lsp.documents import Update
+from torchwise_server.lsp.options import EditorOptions
+from torchwise_server.lsp.text import Change, Position
+
+TEXT = """import torch
+
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x in torch.utils.data.DataLoader([]):
+    model(x).sum().backward()
+    optimizer.step()
+"""
+
+
+def never() -> bool:
+    return False
+
+
+@pytest.fixture
+def estimates(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The texts that an estimate was made of."""
+    made: list[str] = []
+
+    def estimate(self: Engine, document: object, *_: object) -> EstimateReport:
+        made.append(document.text)  # type: ignore[attr-defined]
+        return EstimateReport()
+
+    monkeypatch.setattr(Engine, "estimate", estimate)
+    return made
+
+
+def typed(line: int, column: int, text: str) -> Update:
+    at = Position(line, column)
+    return Update(2, (Change(at, at, text),))
+
+
+def test_an_estimate_is_kept_until_the_code_changes(tmp_path: Path, estimates: list[str]) -> None:
+    backend, options, path = EngineBackend(), EditorOptions(), str(tmp_path / "train.py")
+    backend.update("uri", path, Update(1, (TEXT,)))
+    first = backend.estimate("uri", options, never)
+    backend.update("uri", path, typed(6, len("    optimizer.step()"), "  # once a batch"))
+    assert backend.estimate("uri", options, never) is first
+    assert len(estimates) == 1
+    backend.update("uri", path, typed(3, 0, "\n"))
+    assert backend.estimate("uri", options, never) is not first, "its lines have moved"
+    backend.update("uri", path, typed(2, len("model = torch.nn.Linear("), "6"))
+    backend.estimate("uri", options, never)
+    assert len(estimates) == 3
+
+
+def test_an_estimate_is_made_again_after_a_reload_or_an_edit_elsewhere(
+    tmp_path: Path, estimates: list[str]
+) -> None:
+    backend, options, path = EngineBackend(), EditorOptions(), str(tmp_path / "train.py")
+    backend.update("uri", path, Update(1, (TEXT,)))
+    backend.update("other", str(tmp_path / "model.py"), Update(1, ("width = 4\n",)))
+    backend.estimate("uri", options, never)
+    backend.estimate("uri", options, never)
+    assert len(estimates) == 1
+    backend.update("other", str(tmp_path / "model.py"), typed(0, len("width = "), "6"))
+    backend.estimate("uri", options, never)
+    assert len(estimates) == 2
+    backend.saved(str(tmp_path / "model.py"))
+    backend.estimate("uri", options, never)
+    assert len(estimates) == 3
+    backend.reload()
+    backend.estimate("uri", options, never)
+    assert len(estimates) == 4
