@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from torchwise_memory.workload import Workload
 
 DEFAULT_SM = 80
+#: Model types besides decoders that a description may name.
+ENCODERS = frozenset({"bert", "roberta", "distilbert"})
 #: Length of a batch where the description leaves it out and says that real samples were used unpacked.
 SHORT_SAMPLE = 512
 
@@ -67,6 +69,11 @@ def job_of(workload: Workload, options: Options, card: Gpu | None) -> tuple[Job,
         else:
             job = _encoder_job(workload, facts, config, choices)
     return job, tuple(choices.made)
+
+
+def has_family(config: Mapping[str, Any]) -> bool:
+    """Whether a job of a model with this `config.json` can be answered."""
+    return is_decoder(config) or config.get("model_type") in ENCODERS
 
 
 def _required(value: Any, name: str) -> Any:
@@ -530,7 +537,7 @@ def _inference_job(
 def _encoder_job(workload: Workload, facts: _Facts, config: Mapping[str, Any], choices: _Choices) -> Job:
     fields = dict(config)
     kind = str(fields.pop("model_type"))
-    if kind not in ("bert", "roberta", "distilbert"):
+    if kind not in ENCODERS:
         raise Unsupported(f"model_type {kind!r}", "no family for described jobs has this architecture yet")
     if workload.peft is not None:
         raise Unsupported("peft on encoders", "adapters are modelled for decoders only")

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from torchwise_memory import hardware
-from torchwise_memory.jobs import Options, job_of
+from torchwise_memory.jobs import Options, has_family, job_of
+from torchwise_memory.presets import presets
 from torchwise_memory.report import Phase, Verdict
 from torchwise_memory.simulation import Simulated, simulate
 from torchwise_memory.workload import Workload, WorkloadError, read, run
@@ -207,3 +208,10 @@ def test_seventy_billion_parameters_under_fsdp_run_few_operators() -> None:
     assert job.subject.layers == 80
     assert sum(SHALLOW) < 10
     assert simulate(job).parameters == 70_553_706_496
+
+
+def test_a_model_has_a_family_exactly_if_its_job_is_answered() -> None:
+    one_of_each = {preset.config["model_type"]: preset for preset in presets()}
+    for kind, preset in one_of_each.items():
+        answer = run(Workload(model=preset.name, task="load"))
+        assert (answer.peak.allocated is not None) == has_family(preset.config), kind

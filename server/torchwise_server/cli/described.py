@@ -69,9 +69,10 @@ def answer(options: argparse.Namespace) -> int:
 
 def _list_models(form: str) -> int:
     from torchwise_memory.families import torchvision, vision
+    from torchwise_memory.jobs import has_family
     from torchwise_memory.presets import presets
 
-    models = sorted(presets(), key=lambda preset: preset.name)
+    models = sorted((p for p in presets() if has_family(p.config)), key=lambda preset: preset.name)
     networks = sorted({*vision.TRANSFORMERS, *vision.STAGES, *torchvision.MODELS})
     if form != "text":
         rows = [{"name": each.name, "parameters": each.parameters, "source": each.source} for each in models]
