@@ -14,13 +14,22 @@ from torchwise_analysis.fixes import (
     statements,
     wrap,
 )
-from torchwise_analysis.interp.abstract.events import ApiCall, Backward, Clip, Step
+from torchwise_analysis.interp.abstract.events import ApiCall, Backward, Clip, Event, Step
 from torchwise_analysis.interp.abstract.loops import Loop, LoopKind
 from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.interp.abstract.values import Const, Factor
 from torchwise_analysis.policy import weaker
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
-from torchwise_analysis.rules._reading import belief_in, called, distinct, doubt, grade, known_by, step
+from torchwise_analysis.rules._reading import (
+    belief_in,
+    called,
+    distinct,
+    doubt,
+    forwards_of,
+    grade,
+    known_by,
+    step,
+)
 from torchwise_analysis.source import nodes
 
 WRONG = """
@@ -159,6 +168,53 @@ def train(loader, accumulate):
             optimizer.step()
             optimizer.zero_grad()
             seen = 0
+""",
+        ),
+        Example(
+            "The window is a loop of its own",
+            """
+import torch
+from torch import nn
+
+model = nn.Linear(12, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def get_batch():
+    return torch.randn(4, 12), torch.randint(4, (4,))
+
+
+def train(accumulate):
+    for step in range(10000):
+        optimizer.zero_grad()
+        for micro in range(accumulate):
+            x, y = get_batch()
+            loss = nn.functional.cross_entropy(model(x), y)
+            loss.backward()
+            ^^^^^^^^^^^^^^^ unscaled-accumulation error certain
+        optimizer.step()
+""",
+        ),
+        Example(
+            "Steps in time, and one batch seen several times",
+            """
+import torch
+from torch import nn
+
+model = nn.Linear(12, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def train(loader, times):
+    for x, y in loader:
+        optimizer.zero_grad()
+        for t in range(times):
+            nn.functional.cross_entropy(model(x[:, t]), y[:, t]).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        for _ in range(times):
+            nn.functional.cross_entropy(nn.functional.dropout(model(x)), y).backward()
+        optimizer.step()
 """,
         ),
         Example(
@@ -328,7 +384,7 @@ def detect(trace: Trace) -> Iterator[Hit]:
                 continue
             for place, count in sorted(atom.sites, key=lambda site: (site[0].path, site[0].span)):
                 backwards = [b for b in runs.get(place, ()) if b.order < one.order]
-                if count > 1 and backwards and all(_is_plain(b, one) for b in backwards):
+                if count > 1 and backwards and all(_is_plain(trace, b, one, backwards) for b in backwards):
                     yield _hit(trace, one, backwards[-1])
 
 
@@ -364,8 +420,8 @@ def _dropped(call: ApiCall, backward: Backward, window: int) -> Hit:
     )
 
 
-def _is_plain(backward: Backward, one: Step) -> bool:
-    """A backward of a mean, scaled by nobody, whose repetition makes the window of `one`."""
+def _is_plain(trace: Trace, backward: Backward, one: Step, runs: Sequence[Backward]) -> bool:
+    """A backward of a mean, scaled by nobody, whose repetition (`runs`) makes the window of `one`."""
     loss = backward.loss
     if (
         loss is None
@@ -376,13 +432,33 @@ def _is_plain(backward: Backward, one: Step) -> bool:
     ):
         return False
     inner = _inner_loops(backward, one)
+    if len(inner) == 1 and inner[0].kind is LoopKind.RANGE:
+        return _is_window(trace, inner[0], runs)
     if inner:  # the window is a loop of its own: chunks of one batch, never elements or heads
         return all(loop.kind in (LoopKind.CHUNKS, LoopKind.BATCHES) for loop in inner)
     return not (backward.loops and backward.loops[-1].loop.is_call)
 
 
+def _is_window(trace: Trace, loop: Loop, runs: Sequence[Backward]) -> bool:
+    """Does each turn of a counting loop take a batch of its own? Never steps of time, heads or critics."""
+    if not loop.repeats or any(loop.place in _places(one) for one in trace.steps):
+        return False
+    forwards = [forward for backward in runs for forward in forwards_of(trace, backward.passes)]
+    if not forwards or not all(loop.place in _places(forward) for forward in forwards):
+        return False
+    if loop.draws:
+        return True
+    is_mean = all(backward.loss is not None and backward.loss.reduction == "mean" for backward in runs)
+    batches = {tuple(id(value) for value in forward.arguments) for forward in forwards}
+    return is_mean and len(batches) == len(forwards) > 1
+
+
+def _places(event: Event) -> set[Place]:
+    return {turn.loop.place for turn in event.loops}
+
+
 def _inner_loops(backward: Backward, one: Step) -> Sequence[Loop]:
-    outer = {turn.loop.place for turn in one.loops}
+    outer = _places(one)
     return tuple(turn.loop for turn in backward.loops if turn.loop.place not in outer)
 
 
@@ -423,6 +499,8 @@ def _is_handed_in(backward: Backward) -> bool:
 
 def _chain(trace: Trace, one: Step, backward: Backward) -> tuple[Evidence, ...]:
     links = [Evidence(backward.place, "this backward runs several times before each step")]
+    for loop in _inner_loops(backward, one):
+        links += step(loop.place, "the window: all turns of this loop come before one step")
     for guard in one.scene.guards[-1:]:
         links += step(guard.place, "the window: this test decides when to step")
     links += step(one.place, "this step uses the sum of all of them")
@@ -471,6 +549,8 @@ def _window_text(file: SourceFile, one: Step, backward: Backward) -> str | None:
     head = next((t.loop.place.span for t in reversed(backward.loops) if not t.loop.is_call), None)
     around = innermost_statement(file.module, head) if head is not None else None
     loop = around[1] if around is not None else None
+    if around is not None and head not in {place.span for place in _places(one)}:
+        return _range_text(file, around[0], around[1])
     found: str | None = None
     for statement, span in statements(file.module):
         if not isinstance(statement, nodes.If) or loop is None or not _within(span, loop):
@@ -485,6 +565,17 @@ def _window_text(file: SourceFile, one: Step, backward: Backward) -> str | None:
                         return None  # two windows: which of them is meant is not known
                     found = text
     return found
+
+
+def _range_text(file: SourceFile, loop: nodes.Stmt, span: nodes.Span) -> str | None:
+    """N of `for ... in range(N)`."""
+    if not (isinstance(loop, nodes.For) and isinstance(loop.iter, nodes.Call) and len(loop.iter.args) == 1):
+        return None
+    is_range = isinstance(loop.iter.func, nodes.Name) and loop.iter.func.id == "range"
+    length = loop.iter.args[0]
+    if not is_range or not isinstance(length, nodes.Name | nodes.Attribute | nodes.Constant):
+        return None
+    return file.slice(length.span.shifted(span.line - loop.span.line))
 
 
 def _within(inner: nodes.Span, outer: nodes.Span) -> bool:

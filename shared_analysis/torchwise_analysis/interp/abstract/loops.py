@@ -34,6 +34,7 @@ class Loop:
     over: what it walks over, in words. count: number of iterations if it is a known small literal.
     source: id of the loader or object it walks over. has_inner: another loop runs inside it.
     window: its body tests a counter, so iterations are counted exactly with a witness.
+    repeats: its turns are alike but for what they draw. draws: `next` is called in it.
     """
 
     place: Place
@@ -43,6 +44,8 @@ class Loop:
     source: int | None = None
     has_inner: bool = False
     window: bool = False
+    repeats: bool = False
+    draws: bool = False
 
     @property
     def is_call(self) -> bool:

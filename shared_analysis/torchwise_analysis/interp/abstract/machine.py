@@ -485,6 +485,8 @@ class Machine:
                     source,
                     bool(facts and facts.has_inner),
                     bool(facts and facts.window),
+                    bool(facts and facts.repeats),
+                    bool(facts and facts.draws),
                 )
         return found
 

@@ -31,10 +31,15 @@ class BodyFacts:
 
 @dataclass(frozen=True, slots=True)
 class LoopFacts:
-    """window: a test in the body looks at a counter; has_inner: the body holds a loop; yields."""
+    """window: a test in the body looks at a counter; has_inner: the body holds a loop.
+
+    repeats: turns are alike, their number is only compared. draws: `next` is called.
+    """
 
     window: bool
     has_inner: bool
+    repeats: bool
+    draws: bool
 
 
 def children(node: nd.Node) -> list[nd.Node]:
@@ -265,9 +270,10 @@ def _guards_effect(node: nd.If | nd.IfExp) -> bool:
 
 def loop_facts(loop: nd.For | nd.While) -> LoopFacts:
     counters, has_inner = _counters(loop), False
-    window = False
+    window = draws = False
     tests: set[int] = set()
     for node in walk(loop, into_functions=False):
+        draws = draws or (isinstance(node, nd.Call) and text_of(node.func) == "next")
         if node is not loop and isinstance(node, (nd.For, nd.While)):
             has_inner = True
         elif isinstance(node, nd.Attribute) and node.attr == "accumulate":
@@ -278,7 +284,21 @@ def loop_facts(loop: nd.For | nd.While) -> LoopFacts:
                 window = window or _opens_window(node)
         elif isinstance(node, nd.Binary) and node.op == "%" and id(node) not in tests:
             window = window or not counters.isdisjoint(_names(node.left))
-    return LoopFacts(window, has_inner)
+    repeats = isinstance(loop, nd.For) and isinstance(loop.target, nd.Name) and _repeats(loop, loop.target.id)
+    return LoopFacts(window, has_inner, repeats, draws)
+
+
+def _repeats(loop: nd.For, counter: str) -> bool:
+    """Is the counter only compared and shown?"""
+    todo: list[nd.Node] = list(loop.body)
+    while todo:
+        node = todo.pop()
+        if isinstance(node, nd.Name) and node.id == counter:
+            return False
+        is_shown = isinstance(node, nd.Call) and text_of(node.func) == "print"
+        if not (is_shown or isinstance(node, (nd.Compare, nd.FormattedString))):
+            todo.extend(children(node))
+    return True
 
 
 def _counters(loop: nd.For | nd.While) -> frozenset[str]:
