@@ -1,14 +1,17 @@
-"""`python -m torchwise_server` is `torchwise`."""
-
-from __future__ import annotations
+"""The start of `torchwise` and of `python -m torchwise_server`; imports nothing before the path is clean."""
 
 import sys
 
-if __name__ == "__main__":
-    # -m puts the current folder first on the path, where a workspace could shadow any module
-    is_safe = sys.flags.isolated or getattr(sys.flags, "safe_path", False)
-    if not is_safe:
-        del sys.path[0]
-    from torchwise_server.cli import main
+from torchwise_server.isolation import isolate
 
+
+def main() -> int:
+    """Run the command line with the workspace off the module path."""
+    isolate()
+    from torchwise_server.cli import main as run
+
+    return run()
+
+
+if __name__ == "__main__":
     sys.exit(main())

@@ -119,12 +119,18 @@ class SettingsFinder:
         return self._find(folder) or LoadedSettings(Settings(), folder)
 
     def _find(self, folder: Path) -> LoadedSettings | None:
-        if folder not in self._by_folder:
-            loaded = load_settings(folder / "pyproject.toml")
-            if loaded is None and folder.parent != folder:
-                loaded = self._find(folder.parent)
-            self._by_folder[folder] = loaded
-        return self._by_folder[folder]
+        below: list[Path] = []
+        loaded: LoadedSettings | None = None
+        for one in (folder, *folder.parents):
+            if one in self._by_folder:
+                loaded = self._by_folder[one]
+                break
+            below.append(one)
+            loaded = load_settings(one / "pyproject.toml")
+            if loaded is not None:
+                break
+        self._by_folder.update(dict.fromkeys(below, loaded))
+        return loaded
 
 
 def load_settings(path: Path) -> LoadedSettings | None:
@@ -170,7 +176,7 @@ def settings_from_table(
     for key, raw in table.items():
         name = known.get(key.replace("_", "-"))
         if name is None:
-            problems.append(SettingsProblem(key, f"unknown key {key!r}{suggestion(key, known)}"))
+            problems.append(SettingsProblem(key, f"unknown key {_shown(key)}{suggestion(key, known)}"))
             continue
         try:
             values[name] = _read(name, raw, getattr(settings, name))

@@ -86,6 +86,17 @@ def _why_nothing(argument: str) -> str:
 
 
 def _walk(folder: Path, finder: SettingsFinder, excluded: list[Skipped]) -> Iterator[Path]:
+    waiting = [folder]
+    while waiting:
+        inner: list[Path] = []
+        yield from _files_of(waiting.pop(), finder, excluded, inner)
+        waiting += reversed(inner)
+
+
+def _files_of(
+    folder: Path, finder: SettingsFinder, excluded: list[Skipped], folders: list[Path]
+) -> Iterator[Path]:
+    """The files of one folder; the folders in it are added to `folders`."""
     try:
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
     except OSError as error:
@@ -93,7 +104,6 @@ def _walk(folder: Path, finder: SettingsFinder, excluded: list[Skipped]) -> Iter
         return
     loaded = finder.find(folder)
     patterns = (*loaded.settings.exclude, *loaded.settings.extend_exclude)
-    folders: list[Path] = []
     for entry in entries:
         path = folder / entry.name
         is_folder = entry.is_dir(follow_symlinks=False)
@@ -111,8 +121,6 @@ def _walk(folder: Path, finder: SettingsFinder, excluded: list[Skipped]) -> Iter
             excluded.append(Skipped(str(path), "not a regular file"))
         else:
             yield path
-    for inner in folders:
-        yield from _walk(inner, finder, excluded)
 
 
 def _excluding_pattern(path: Path, root: Path, patterns: tuple[str, ...]) -> str | None:

@@ -15,6 +15,8 @@ from torchwise_server.cli import UsageError
 
 E = TypeVar("E", bound=Enum)
 
+_MOST_PROBLEMS = 20
+
 
 class Parser(argparse.ArgumentParser):
     """A parser of one command, with help that keeps its examples as written."""
@@ -72,7 +74,7 @@ def require_known_rules(selectors: Sequence[str], where: str) -> None:
         is_prefix = len(selector) > 1 and any(code.startswith(selector.upper()) for code in codes)
         if selector not in names and not is_prefix:
             hint = suggestion(selector, names) or "; `torchwise rules` lists them"
-            raise UsageError(f"{where}: no rule is called {selector!r}{hint}")
+            raise UsageError(f"{where}: no rule is called {selector[:60]!r}{hint}")
 
 
 def require_sound(loaded: LoadedSettings) -> LoadedSettings:
@@ -87,7 +89,9 @@ def require_sound(loaded: LoadedSettings) -> LoadedSettings:
 
 
 def _settings_message(path: Path | None, problems: Sequence[SettingsProblem]) -> str:
-    lines = [f"{path}: {problem.message}" for problem in problems]
+    lines = [f"{path}: {problem.message}" for problem in problems[:_MOST_PROBLEMS]]
+    if len(problems) > _MOST_PROBLEMS:
+        lines.append(f"and {len(problems) - _MOST_PROBLEMS} more")
     return "the settings cannot be used\n  " + "\n  ".join(lines)
 
 

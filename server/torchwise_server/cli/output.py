@@ -11,5 +11,8 @@ def say(text: str) -> None:
 
 
 def complain(text: str) -> None:
-    """A message about the run; never part of a report."""
-    sys.stderr.write(f"torchwise: {text}\n")
+    """A message about the run; never part of a report. It may name what a workspace holds, so nothing in it
+    acts on a terminal."""
+    from torchwise_server.reporters.words import visible
+
+    sys.stderr.write(f"torchwise: {visible(text)}\n")
