@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class RuntimeStop(Exception):  # noqa: N818 - a stop with a reason, not a fault of ours
+class RuntimeStop(Exception):
     """Base of everything this package raises on purpose."""
 
 

@@ -311,7 +311,10 @@ class TreeCache:
         tree = self.get(whole)
         if tree is None:
             return lower_piece(source)
-        lowered = _by_libcst(tree, whole, is_nested)
+        try:
+            lowered = _by_libcst(tree, whole, is_nested)
+        except (SyntaxError, RecursionError):  # a literal that has no value, such as "\\N{no name}"
+            return lower_piece(source)
         return lower_piece(source) if is_nested and not lowered.body else lowered
 
 

@@ -134,6 +134,13 @@ def test_lines_of_the_table_are_the_text(text: str) -> None:
 LONG_CLASS = "class A:\n" + "".join(f"    def m{i}(self):\n        return {i}\n\n" for i in range(30))
 
 
+def test_a_literal_without_a_value_is_broken_and_nothing_more() -> None:
+    for text in ('f"\\N{(EM DASH}{x}"\n', 'rf"\\{x}\\n"; f"\\N{(EM DASH}{x}"; f""; "" f"" ""\n'):
+        module = Document("e.py", text + "after = 1\n", stale_seconds=0).module
+        assert module.problems
+        assert len(flat(module.body)) >= 1
+
+
 def test_an_edit_keeps_the_other_segments() -> None:
     document = Document("kept.py", LONG_CLASS + "\n\nx = 1\n")
     before = _members(document)

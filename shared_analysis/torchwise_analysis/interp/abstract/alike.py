@@ -12,6 +12,9 @@ from torchwise_analysis.interp.abstract.values import Code
 MOST_PAIRS = 20_000
 
 
+_COMPARED = (Place, frozenset, set)
+
+
 def alike(a: object, b: object) -> bool:
     """Is everything that can be reached from both the same, ids, places and order of keys included?"""
     seen: set[tuple[int, int]] = set()
@@ -23,7 +26,7 @@ def alike(a: object, b: object) -> bool:
         kind = type(one)
         if kind is not type(other):
             return False
-        if kind in _PLAIN or isinstance(one, (Place, frozenset, set)):
+        if kind in _PLAIN or kind in _COMPARED:
             if one != other or _is_other_zero(one, other):
                 return False
             continue
