@@ -31,6 +31,8 @@ from torchwise_analysis.interp.concrete.values import (
 if TYPE_CHECKING:
     from torchwise_analysis.interp.concrete.interpreter import Interpreter
 
+_MAX_RESOLVED = 1 << 16
+
 _REFERENCE = re.compile(r"\$\{([^${}]*)\}")
 _MAX_ROUNDS = 8
 
@@ -372,6 +374,7 @@ def resolved(it: Interpreter, root: Value) -> Value:
 
 
 def _resolve(it: Interpreter, node: Value, root: Value, path: str, changed: list[bool]) -> Value:
+    it.burn()
     if isinstance(node, dict):
         entries = cast("dict[Value, Value]", node)
         return {k: _resolve(it, v, root, f"{path}.{k}".strip("."), changed) for k, v in entries.items()}
@@ -400,7 +403,10 @@ def _resolve(it: Interpreter, node: Value, root: Value, path: str, changed: list
     if not parts:
         return Unknown(f"the setting {path}", it.origin())
     changed[0] = True
-    return "".join(parts) + node[last:]
+    made = "".join(parts) + node[last:]
+    # a text of texts that refer to texts triples with every line
+    it.burn_for(made)
+    return made if len(made) <= _MAX_RESOLVED else Unknown(f"the setting {path}, a long text", it.origin())
 
 
 def _referred(it: Interpreter, name: str, root: Value, path: str) -> Value:
