@@ -387,16 +387,22 @@ def _budgeted(
     little more than that it is one: it gets a fixed small share.
     """
     if m.aborted.get(function.key, 0) >= _ABORTED_OFTEN:
+        if m.forward is None:
+            m.unfinished.add((function.key, m.world))
         return _given_up(m, function, arguments, node)
-    whole, mark, guards = m.cap, m.state.mark(), m.guards
+    whole, mark, guards, world = m.cap, m.state.mark(), m.guards, m.world
     left = max(whole - m.visits, 1)
     share = left - left // 8 if len(m.frames) < 2 else (left + 1) // 2
     if m.forward is not None:
         share = min(share, m.limits.forward_visits)
     m.cap = min(whole, m.visits + share)
     try:
-        return run()
+        result = run()
+        m.finished.add((function.key, world))
+        return result
     except OutOfFuelError:
+        if m.forward is None:
+            m.unfinished.add((function.key, world))
         if m.visits >= whole or len(m.events) >= m.events_left:
             raise
         if share >= _FAIR_SHARE or share == m.limits.forward_visits:

@@ -286,6 +286,9 @@ class Machine:
         self.hooks: list[tuple[va.Obj, va.Value]] = []
         self.accumulations: dict[int, int] = {}
         self.reached: set[tuple[str, int, int, str]] = set()
+        # callees that ran to their end at least once, and that once did not, by worlds
+        self.finished: set[tuple[tuple[str, int, int, str], World]] = set()
+        self.unfinished: set[tuple[tuple[str, int, int, str], World]] = set()
         self.arguments: dict[tuple[object, ...], va.Value] = {}
         self.forward_cache: dict[tuple[object, ...], dict[World, tuple[int, Any]]] = {}
         self.modules: dict[str, int] = {}

@@ -43,11 +43,15 @@ _PASSING = frozenset(["mode", "grad", "freed", "version", "autograd", "stepped",
 
 @dataclass(slots=True, eq=False)
 class Content:
-    """What happened in a run. One object as long as the same happens: who reads it need not look again."""
+    """What happened in a run. One object as long as the same happens: who reads it need not look again.
+
+    unfinished: callees that never came to their end, so that they are still to be run by themselves.
+    """
 
     last_id: int
     goes_on: bool
     reached: frozenset[FunctionKey]
+    unfinished: frozenset[FunctionKey]
     tables: dict[str, Any]
     facts: Facts
     events: tuple[ev.Event, ...]
@@ -61,7 +65,8 @@ class Content:
 
     def _parts(self) -> tuple[object, ...]:
         tables = [table for name, table in self.tables.items() if name not in _BY_NODE]
-        return self.last_id, self.goes_on, self.reached, tables, self.facts, self.events
+        reached = self.reached, self.unfinished
+        return self.last_id, self.goes_on, reached, tables, self.facts, self.events
 
     def take_nodes(self, other: Content) -> None:
         """Know things by the nodes of another run in which the same happened: those of the present source."""
@@ -325,7 +330,7 @@ class FileRun:
 
     def _add(self, result: Result) -> None:
         self._results.append(result)
-        self._reached |= result.content.reached
+        self._reached |= result.content.reached - result.content.unfinished
         self._aborted.update(result.aborted)
         self._visits += result.visits
         self._events += len(result.content.events)
@@ -390,6 +395,7 @@ class FileRun:
                 last_id=m.last_id,
                 goes_on=m.goes_on,
                 reached=frozenset(m.reached),
+                unfinished=frozenset(key for key, _ in m.unfinished - m.finished),
                 tables={name: _added(table, before.get(name)) for name, table in end.tables.items()},
                 facts=m.state.changes(0),
                 events=tuple(m.events),
