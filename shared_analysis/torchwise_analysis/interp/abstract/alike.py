@@ -26,7 +26,7 @@ def alike(a: object, b: object) -> bool:
         kind = type(one)
         if kind is not type(other):
             return False
-        if kind in _PLAIN or kind in _COMPARED:
+        if kind in _PLAIN or issubclass(kind, _COMPARED):
             if one != other or _is_other_zero(one, other):
                 return False
             continue
