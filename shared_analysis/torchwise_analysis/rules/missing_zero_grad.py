@@ -14,7 +14,7 @@ from torchwise_analysis.fixes import (
     insert_statement_before,
     statements,
 )
-from torchwise_analysis.interp.abstract.events import Step
+from torchwise_analysis.interp.abstract.events import Clear, Step
 from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.interp.abstract.values import Atom
 from torchwise_analysis.policy import one_weaker
@@ -276,6 +276,7 @@ _LONGEST_CHAIN = 8
 
 
 def detect(trace: Trace) -> Iterator[Hit]:
+    clears = _Clears(trace)
     for one in trace.steps:
         stale = [atom for atom in one.before if atom.applied and atom.sites]
         if not stale:
@@ -294,7 +295,7 @@ def detect(trace: Trace) -> Iterator[Hit]:
                 (belief_in(one.optimizer) > 0, known_by(one.optimizer)),
                 (one.optimizer.id in trace.escaped, "it went into a call that is not seen"),
             ),
-            _chain(trace, one, site),
+            _chain(clears, one, site),
             frozenset({("optimizer", one.optimizer.id)}),
             _Found(one, _has_window(stale)),
         )
@@ -314,28 +315,36 @@ def _confidence(trace: Trace, one: Step) -> Confidence:
     return one_weaker(confidence) if one.optimizer.id in trace.escaped else confidence
 
 
-def _chain(trace: Trace, one: Step, site: Place) -> tuple[Evidence, ...]:
+class _Clears:
+    """The clears of a trace by what they clear and by the loop they stand in."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.of: dict[int, list[Clear]] = {}
+        self.inside: dict[int, list[Clear]] = {}
+        for clear in trace.clears:
+            self.of.setdefault(clear.optimizer.id, []).append(clear)
+            if clear.loops:
+                self.inside.setdefault(id(clear.loops[-1].loop), []).append(clear)
+
+
+def _chain(clears: _Clears, one: Step, site: Place) -> tuple[Evidence, ...]:
     name = called(one.optimizer, "the optimizer")
     links = [Evidence(site, "this backward adds to the gradients that are there")]
     links += step(one.place, f"this step of {name} has used them before and uses them again")
+    others: list[Clear] = []
     if one.loops:
         loop = one.loops[-1].loop
         links += step(loop.place, f"the {loop_words(loop)} runs both again")
-    for clear in trace.clears:
-        if len(set(links)) >= _LONGEST_CHAIN:
-            break
-        if clear.optimizer.id == one.optimizer.id:
-            links += step(clear.place, "this clear does not count: it does not run between two steps")
-        elif _same_loop(clear.loops, one.loops):
+        others = clears.inside.get(id(loop), [])
+    for clear in clears.of.get(one.optimizer.id, [])[:_LONGEST_CHAIN]:
+        links += step(clear.place, "this clear does not count: it does not run between two steps")
+    for clear in others[:_LONGEST_CHAIN]:
+        if clear.optimizer.id != one.optimizer.id:
             links += step(
                 clear.place,
                 f"this clear does not count: it is for {called(clear.optimizer, 'another optimizer')}",
             )
     return distinct(links)[:_LONGEST_CHAIN]
-
-
-def _same_loop(first: tuple[object, ...], second: tuple[object, ...]) -> bool:
-    return bool(first) and bool(second) and len(first) == len(second)
 
 
 def fixes(hit: Hit, file: SourceFile) -> Iterator[Fix]:
