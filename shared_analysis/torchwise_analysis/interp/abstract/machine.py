@@ -178,7 +178,7 @@ SHARED_IDS = 1 << 60
 
 @dataclass(slots=True, eq=False)
 class Base:
-    """Where a run starts: the state and the tables that an earlier one left. Never changed."""
+    """Where a run starts: the state and the tables that an earlier one left. What they mean never changes."""
 
     facts: Facts
     tables: dict[str, Any]
@@ -199,6 +199,12 @@ class Base:
             tables = {**self.tables, "optimizers": optimizers}
             self._for_functions = Base(self.facts, tables, self.last_id, self.scope)
         return self._for_functions
+
+    def put_table(self, name: str, table: Any) -> None:
+        """Another table that means the same."""
+        self.tables[name] = table
+        if self._for_functions is not None:
+            self._for_functions.tables[name] = table
 
     def _held(self) -> frozenset[int]:
         frames = {self.scope[0], *self.tables["modules"].values()}

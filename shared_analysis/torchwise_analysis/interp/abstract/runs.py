@@ -73,7 +73,7 @@ class Content:
         for name in _BY_NODE:
             self.tables[name] = other.tables[name]
             if self.end is not None and other.end is not None:
-                self.end.tables[name] = other.end.tables[name]
+                self.end.put_table(name, other.end.tables[name])
             elif self.end is not None:
                 self.end = None
 
