@@ -30,7 +30,7 @@ CHANGES = (
     "os.truncate",
     "shutil.",
 )
-seen = []
+seen: list[str] = []
 
 
 def hook(event, arguments):

@@ -138,7 +138,7 @@ def test_a_literal_without_a_value_is_broken_and_nothing_more() -> None:
     for text in ('f"\\N{(EM DASH}{x}"\n', 'rf"\\{x}\\n"; f"\\N{(EM DASH}{x}"; f""; "" f"" ""\n'):
         module = Document("e.py", text + "after = 1\n", stale_seconds=0).module
         assert module.problems
-        assert len(flat(module.body)) >= 1
+        assert module.body
 
 
 def test_an_edit_keeps_the_other_segments() -> None:
