@@ -1,4 +1,4 @@
-"""Hypothesis for everybody: no test depends on how busy the machine is; CI tries the same examples each time."""
+"""Property tests wait for a busy machine, and CI tries the same examples each time."""
 
 from __future__ import annotations
 
