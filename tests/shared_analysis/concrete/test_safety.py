@@ -84,6 +84,8 @@ BOMBS = {
     "operators": "import torch\nx = torch.zeros(2)\nwhile True:\n    x = x + x * x - x / x",
     "rounding": "result = round(12345, -(10 ** 9))",
     "rounding to digits": "result = round(1.5, 10 ** 9)",
+    "lambdas without a statement": "f = lambda n: n if n < 2 else f(n - 1) + f(n - 2)\nresult = f(99)",
+    "copies of pairs of pairs": "import copy\nx = []\nfor _ in range(60):\n    x = (x, x)\ncopy.deepcopy(x)",
     "int of long digits": "result = int('9' * 100000)",
 }
 

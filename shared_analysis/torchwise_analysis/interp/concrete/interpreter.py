@@ -19,6 +19,7 @@ from torchwise_analysis.interp.concrete import classes, methods, operators, stat
 from torchwise_analysis.interp.concrete.builtins import builtin_names
 from torchwise_analysis.interp.concrete.calls import bind_arguments
 from torchwise_analysis.interp.concrete.costs import (
+    CALL_STEPS,
     CHARACTERS_A_STEP,
     ITEMS_A_STEP,
     RAISE_STEPS,
@@ -414,6 +415,7 @@ class Interpreter:
         raise self.error("TypeError", f"'{self.class_of(callee).name}' object is not callable")
 
     def call_function(self, function: Function, args: list[Value], keywords: dict[str, Value]) -> Value:
+        self.burn(CALL_STEPS)
         node = function.node
         frame = Frame(function.module, function.closure, function.base)
         frame.function = function
@@ -1007,8 +1009,10 @@ class Interpreter:
             carrier = cast("list[Value]", value)
             return self._uncertain_rounds([operators.shown_key(v) for v in carrier], self.open_reason(value))
         if isinstance(value, (list, tuple, str, range, bytes)):
+            self.burn_for(value)
             return iter(cast("list[Value]", value))
         if isinstance(value, (dict, set, frozenset)):
+            self.burn_for(value)
             return map(operators.shown_key, iter(cast("dict[Value, Value]", value)))
         if isinstance(value, Iter):
             return value.source

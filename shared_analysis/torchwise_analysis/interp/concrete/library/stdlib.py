@@ -923,6 +923,7 @@ def deep_copy(it: Interpreter, value: Value, memo: dict[int, Value]) -> Value:
     """A copy that shares nothing that can change; classes, functions and modules are shared."""
     if id(value) in memo:
         return memo[id(value)]
+    it.burn_for(value)
     if isinstance(value, list):
         out: list[Value] = []
         memo[id(value)] = out
@@ -935,7 +936,9 @@ def deep_copy(it: Interpreter, value: Value, memo: dict[int, Value]) -> Value:
             made[key] = deep_copy(it, inner, memo)
         return made
     if isinstance(value, tuple):
-        return tuple(deep_copy(it, v, memo) for v in cast("tuple[Value, ...]", value))
+        copied = tuple(deep_copy(it, v, memo) for v in cast("tuple[Value, ...]", value))
+        memo[id(value)] = copied
+        return copied
     if isinstance(value, set):
         return set(cast("set[Value]", value))
     if isinstance(value, Instance):
