@@ -126,12 +126,20 @@ _Located: TypeAlias = (
 )
 
 
+# Up to Python 3.11 the fields of a formatted string take time by the square of their number. A large file that
+# holds as many braces is parsed statement by statement instead.
+_MAX_FIELDS = 10_000
+_FORMATTED = re.compile(r"""(?<!\w)[rR]?[fF][rR]?["']""")
+
+
 def parse(text: str) -> ast.Module:
     """`ast.parse` without warnings about the user's escapes on our standard error.
 
     Raises SyntaxError for text that does not parse, for whichever reason: null bytes, lone
     surrogates and too deep nesting have other types in CPython.
     """
+    if text.count("{") > _MAX_FIELDS and _FORMATTED.search(text) is not None:
+        raise SyntaxError(f"more than {_MAX_FIELDS} braces around formatted strings")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:

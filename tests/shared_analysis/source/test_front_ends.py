@@ -210,3 +210,18 @@ def test_module_of_one_parse_equals_module_of_segments() -> None:
     for text in SNIPPETS:
         module: Module = lower_text("same.py", text)
         assert flat(module.body) == flat(whole(text))
+
+
+def test_a_formatted_string_of_thousands_of_fields_is_refused() -> None:
+    """CPython's parser takes time by the square of their number; nothing else of the file is lost."""
+    module = lower_text("bomb.py", 'x = 1\ny = f"' + "{a}" * 20_000 + '"\nz = 2\n')
+    assert [problem.message for problem in module.problems] == [
+        "more than 10000 braces around formatted strings"
+    ]
+    assert len(module.body) == 3
+
+
+def test_many_braces_beside_a_formatted_string_are_no_problem() -> None:
+    module = lower_text("data.py", "d = {\n" + "{1: 2},\n" * 20_000 + '}\nx = f"{a}"\n')
+    assert module.problems == ()
+    assert len(module.body) == 2
