@@ -126,8 +126,8 @@ _Located: TypeAlias = (
 )
 
 
-# Up to Python 3.11 the fields of a formatted string take time by the square of their number. A large file that
-# holds as many braces is parsed statement by statement instead.
+# Up to Python 3.11 the fields of a formatted string take time by the square of their number. A large file
+# that holds as many braces is parsed statement by statement instead.
 _MAX_FIELDS = 10_000
 _FORMATTED = re.compile(r"""(?<!\w)[rR]?[fF][rR]?["']""")
 
