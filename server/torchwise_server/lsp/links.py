@@ -9,6 +9,7 @@ from torchwise_analysis.findings import Place
 from torchwise_analysis.source.nodes import Span
 from torchwise_memory.report import Origin
 from torchwise_server.lsp.documents import OpenDocument
+from torchwise_server.lsp.markdown import prose
 from torchwise_server.lsp.session import Session
 
 
@@ -25,9 +26,9 @@ def link_from(
         located = session.locate(Place(origin.path, Span(line, 0, line, 0)))
         own = origin.path == document.path
         if located is None:
-            return f"line {origin.line}" if own else f"{Path(origin.path).name}:{origin.line}"
+            return f"line {origin.line}" if own else prose(f"{Path(origin.path).name}:{origin.line}")
         shown = located.span.line + 1
-        name = f"line {shown}" if own else f"{Path(origin.path).name}:{shown}"
+        name = f"line {shown}" if own else prose(f"{Path(origin.path).name}:{shown}")
         if located.uri in document.uris and len(document.uris) > 1:
             name = f"cell {document.uris.index(located.uri) + 1}, line {shown}"
         return f"[{name}]({located.uri}#L{shown})" if with_links else name

@@ -90,7 +90,7 @@ def alive_hint(groups: Sequence[Alive]) -> str:
 def alive_tooltip(groups: Sequence[Alive]) -> str:
     """What that is."""
     return "Made here and alive at the peak:\n\n" + "\n".join(
-        f"- {size(group.bytes)}: {one_line(group.what)}" + (f" × {group.count}" if group.count > 1 else "")
+        f"- {size(group.bytes)}: {prose(group.what)}" + (f" × {group.count}" if group.count > 1 else "")
         for group in groups
     )
 
@@ -127,7 +127,7 @@ def memory_report(
     name: str, estimates: Sequence[Estimate], unanswered: Sequence[Unanswered], link: Link
 ) -> str:
     """Everything known about the memory of one file."""
-    parts = [f"# Memory of {one_line(name)}"]
+    parts = [f"# Memory of {prose(name)}"]
     for estimate in estimates:
         parts.append(f"## {_LOOPS[estimate.kind].capitalize()} at {link(estimate.origin)}")
         parts.append(
@@ -139,11 +139,11 @@ def memory_report(
                 _alive(estimate.alive, link),
                 _plan(estimate, link),
                 _remedies(estimate.remedies),
-                _list("Assumptions", [one_line(text) for text in estimate.assumptions]),
+                _list("Assumptions", [prose(text) for text in estimate.assumptions]),
             )
         )
     if unanswered:
-        rows = [f"{link(entry.origin)}: {one_line(entry.message)}" for entry in unanswered]
+        rows = [f"{link(entry.origin)}: {prose(entry.message)}" for entry in unanswered]
         parts.append("## Not answered\n\n" + "\n".join(f"- {row}" for row in rows))
     if not estimates and not unanswered:
         parts.append("No training loop was found in this file.")
@@ -151,7 +151,7 @@ def memory_report(
 
 
 def unanswered_hover(entry: Unanswered) -> str:
-    return f"**Peak memory: not known**\n\n{one_line(entry.message)}"
+    return f"**Peak memory: not known**\n\n{prose(entry.message)}"
 
 
 def _headline(estimate: Estimate) -> str:
@@ -192,7 +192,7 @@ def _gpus(estimate: Estimate) -> str:
     return _table(
         ("GPU", "memory", "verdict"),
         [
-            (one_line(gpu.title), size(gpu.total_bytes), gpu.verdict.value.replace("-", " "))
+            (prose(gpu.title), size(gpu.total_bytes), gpu.verdict.value.replace("-", " "))
             for gpu in estimate.gpus
         ],
     )
@@ -200,14 +200,14 @@ def _gpus(estimate: Estimate) -> str:
 
 def _breakdown(estimate: Estimate) -> str:
     rows = sorted(estimate.breakdown.items(), key=lambda row: -row[1])
-    return _table(("at the peak", "size"), [(one_line(name), size(value)) for name, value in rows])
+    return _table(("at the peak", "size"), [(prose(name), size(value)) for name, value in rows])
 
 
 def _alive(groups: Sequence[Alive], link: Link, hidden: int = 0) -> str:
     rows = [
         (
             size(group.bytes),
-            one_line(group.what) + (f" × {group.count}" if group.count > 1 else ""),
+            prose(group.what) + (f" × {group.count}" if group.count > 1 else ""),
             link(group.origin) if group.origin else "",
         )
         for group in groups
@@ -232,13 +232,13 @@ def _value(entry: PlanField) -> str:
         return " × ".join(str(item) for item in entry.value)
     if isinstance(entry.value, bool):
         return "yes" if entry.value else "no"
-    return f"`{one_line(str(entry.value))}`"
+    return _code(str(entry.value))
 
 
 def _where(entry: PlanField, link: Link) -> str:
     place = link(entry.origin) if entry.origin else ""
     note = _SOURCES.get(entry.source, "")
-    why = one_line(entry.why)
+    why = prose(entry.why)
     return ", ".join(part for part in (place, note, why) if part)
 
 
@@ -246,8 +246,8 @@ def _remedies(remedies: Iterable[Remedy]) -> str:
     return _list(
         "To lower it",
         [
-            f"**{one_line(item.change)}**: {size(item.peak_bytes)} (saves {size(item.saves_bytes)})"
-            + (f"; {one_line(item.cost)}" if item.cost else "")
+            f"**{prose(item.change)}**: {size(item.peak_bytes)} (saves {size(item.saves_bytes)})"
+            + (f"; {prose(item.cost)}" if item.cost else "")
             for item in remedies
         ],
     )
@@ -260,7 +260,7 @@ def finding_hover(finding: Finding, rule: Rule | None) -> str:
     """Help on a squiggle: the diagnostic itself is shown by the editor already."""
     if rule is None:
         return ""
-    advice = [fix.title for fix in finding.fixes if not fix.edits]
+    advice = [prose(fix.title) for fix in finding.fixes if not fix.edits]
     return _sections(
         f"**{rule.name}** ({finding.code}): {rule.claim}",
         rule.cost,
@@ -276,13 +276,13 @@ def rule_help(rule: Rule) -> str:
 
 def findings_report(name: str, rows: Sequence[tuple[Finding, bool]], link: Link) -> str:
     """Every finding of one file; with each, whether the editor lists it."""
-    parts = [f"# Findings in {one_line(name)}"]
+    parts = [f"# Findings in {prose(name)}"]
     for finding, is_listed in rows:
         grade = f"{finding.severity.value}, {_WORD[finding.confidence]}"
         note = "" if is_listed else "; not shown in the editor"
         place = link(Origin(finding.place.path, finding.place.span.line + 1))
         parts.append(f"## {finding.rule} at {place}")
-        parts.append(f"**{one_line(finding.message)}** ({grade}{note})")
+        parts.append(f"**{prose(finding.message)}** ({grade}{note})")
         parts.append(_chain(finding, link, lambda _: ""))
     if not rows:
         parts.append("Nothing was found in this file.")
@@ -292,10 +292,10 @@ def findings_report(name: str, rows: Sequence[tuple[Finding, bool]], link: Link)
 def evidence_report(finding: Finding, rule: Rule | None, link: Link, code: Callable[[Place], str]) -> str:
     """One finding and what proves it, each link with its line of code."""
     place = link(Origin(finding.place.path, finding.place.span.line + 1))
-    advice = [fix.title + ("" if fix.edits else " (by hand)") for fix in finding.fixes]
+    advice = [prose(fix.title) + ("" if fix.edits else " (by hand)") for fix in finding.fixes]
     return _sections(
         f"# {finding.rule} at {place}",
-        f"**{one_line(finding.message)}**",
+        f"**{prose(finding.message)}**",
         _code(code(finding.place)),
         "## Evidence\n\n" + _chain(finding, link, code) if finding.evidence else "",
         _GRADES[finding.confidence],
@@ -311,14 +311,15 @@ def _chain(finding: Finding, link: Link, code: Callable[[Place], str]) -> str:
     for number, (place, message) in enumerate(steps, 1):
         text = code(place)
         shown = f"\n\n   {_code(text)}\n" if text else ""
-        rows.append(f"{number}. {link(Origin(place.path, place.span.line + 1))}: {one_line(message)}{shown}")
+        rows.append(f"{number}. {link(Origin(place.path, place.span.line + 1))}: {prose(message)}{shown}")
     return "\n".join(rows)
 
 
 def _code(text: str) -> str:
-    """One line of code as a code span, whatever back-ticks it holds."""
+    """Text as a code span, whatever back-ticks it holds."""
+    text = one_line(text)
     fence = "`" * (max((len(run) for run in re.findall("`+", text)), default=0) + 1)
-    return f"{fence} {one_line(text)} {fence}" if "`" in text else f"`{one_line(text)}`" if text else ""
+    return f"{fence} {text} {fence}" if "`" in text else f"`{text}`" if text else ""
 
 
 # --------------------------------------------------------------------------- cards
@@ -335,7 +336,7 @@ def gpu_help(gpu: Gpu, estimates: Sequence[Estimate] = ()) -> str:
     if gpu.nominal_gb is not None:
         facts[0] += f" ({gpu.nominal_gb:g} GB on the data sheet)"
     if not gpu.total_seen:
-        facts.append(f"inferred, not read from a device: {one_line(gpu.why)}")
+        facts.append(f"inferred, not read from a device: {prose(gpu.why)}")
     _, point, _ = gpu.context_bytes
     facts.append(f"about {size(point)} of it go to the CUDA context and its libraries")
     if gpu.sm is not None:
@@ -346,7 +347,7 @@ def gpu_help(gpu: Gpu, estimates: Sequence[Estimate] = ()) -> str:
         for estimate in estimates
         if estimate.peak.allocated is not None
     ]
-    return _sections(f"**{one_line(gpu.title)}**", "\n".join(f"- {fact}" for fact in facts), *fits)
+    return _sections(f"**{prose(gpu.title)}**", "\n".join(f"- {fact}" for fact in facts), *fits)
 
 
 def _fit(estimate: Estimate, gpu: Gpu) -> GpuVerdict:
@@ -356,6 +357,26 @@ def _fit(estimate: Estimate, gpu: Gpu) -> GpuVerdict:
 
 
 # --------------------------------------------------------------------------- Markdown
+
+
+# A run of back-ticks closes the one of the same length before it (CommonMark 6.1).
+_CODE_SPAN = re.compile(r"(?<!`)(`+)(?!`).*?(?<!`)\1(?!`)")
+_ACTIVE = re.compile(r"[\\\[\]<>&*~]")
+
+
+def prose(text: str) -> str:
+    """A sentence on one line.
+
+    Code spans stay; nothing else in it becomes a link, a picture or HTML, for names and texts of a
+    workspace stand in it.
+    """
+    text = one_line(text)
+    out = ""
+    last = 0
+    for span in _CODE_SPAN.finditer(text):
+        out += _ACTIVE.sub(r"\\\g<0>", text[last : span.start()]) + span.group()
+        last = span.end()
+    return out + _ACTIVE.sub(r"\\\g<0>", text[last:])
 
 
 def _sections(*parts: str) -> str:
