@@ -30,6 +30,8 @@ SMALL_RESERVED_BYTES = 1 << 30
 SMALL_RESERVED_ERROR = 0.20
 DEFAULT_SM = 80
 MAX_ALTERNATIVES = 8
+# Of the script's run and of those with something changed; a single one may take as many as it has fuel for.
+MAX_STEPS = 4_000_000
 
 Stop = Callable[[], bool]
 
@@ -52,8 +54,17 @@ def _estimate(module: Module, project: Project, request: EstimateRequest, stop: 
     text = request.text if request.text is not None else project.text(module.path) or ""
     stated = read_statements(module.path, text)
 
+    steps = 0
+
     def run(choices: dict[str, object], change: Change) -> Facts:
-        return run_script(module, project, sm or DEFAULT_SM, choices, change, stop, stated)
+        nonlocal steps
+        facts = run_script(module, project, sm or DEFAULT_SM, choices, change, stop, stated)
+        steps += facts.steps
+        return facts
+
+    def has_enough() -> bool:
+        """Whether the caller, or all runs together, have come to their end."""
+        return stop() or steps > MAX_STEPS
 
     facts = run({}, Change())
     if facts.cancelled:
@@ -64,13 +75,15 @@ def _estimate(module: Module, project: Project, request: EstimateRequest, stop: 
     chosen = _chosen(facts)
     if not chosen:
         return EstimateReport(unanswered=(_unanswered(facts, module, project),))
-    others = _alternatives(facts, run, stop) if request.with_alternatives else []
+    others = _alternatives(facts, run, has_enough) if request.with_alternatives else []
+    if steps > MAX_STEPS and any(len(choice.options) > 1 for choice in facts.choices.values()):
+        notes.append("what was assumed was not tried otherwise: the script takes too many steps")
     facts.assumptions = tuple(shortened(one, project) for one in facts.assumptions)
     estimates: list[Estimate] = []
     for measured in chosen:
         estimate = _answer(measured, facts, others, cards, notes)
-        if request.with_remedies and measured.kind is Kind.TRAINING and not stop():
-            estimate = replace(estimate, remedies=remedies_of(measured, facts, run, stop))
+        if request.with_remedies and measured.kind is Kind.TRAINING and not has_enough():
+            estimate = replace(estimate, remedies=remedies_of(measured, facts, run, has_enough))
         estimates.append(estimate)
     stopped = facts.failure and all(m.kind is not Kind.TRAINING for m in chosen)
     return EstimateReport(tuple(estimates), (_unanswered(facts, module, project),) if stopped else ())

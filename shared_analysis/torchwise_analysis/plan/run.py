@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from torchwise_analysis.interp.concrete import loops, text
+from torchwise_analysis.interp.concrete.costs import STATEMENT_FUEL
 from torchwise_analysis.interp.concrete.errors import Cancelled, Finished, Raised, Stopped
 from torchwise_analysis.interp.concrete.interpreter import Interpreter
 from torchwise_analysis.interp.concrete.loops import Measured
@@ -65,6 +66,8 @@ class Facts:
     # where the script left by `sys.exit`, if it did
     ended_at: Origin | None = None
     cancelled: bool = False
+    # fuel that the run took
+    steps: int = 0
 
 
 def run_script(
@@ -159,6 +162,7 @@ def _run(
         facts.failure, facts.failed_at = stopped.message, stopped.origin
     except RuntimeStop as stopped:
         facts.failure, facts.failed_at = str(stopped), world.origin
+    facts.steps = STATEMENT_FUEL - it.fuel
     _collect(facts, it, module.path)
     it.close()
     world.close()

@@ -12,7 +12,7 @@ class Limits:
     visits: nodes evaluated, over all entries. entry_visits: of one entry. late_visits: of one entry
     after half of all visits are spent. forward_visits: of one forward pass. depth: nested calls.
     nesting: nested expressions. events: recorded. files: other project files read. worlds: runs of one
-    function for flags tested more than once.
+    function for flags tested more than once. copies: facts that entries start from, over all entries.
     """
 
     visits: int = 200_000
@@ -24,6 +24,7 @@ class Limits:
     events: int = 60_000
     files: int = 40
     worlds: int = 4
+    copies: int = 4_000_000
 
 
 class OutOfFuelError(Exception):

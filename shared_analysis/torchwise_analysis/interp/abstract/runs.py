@@ -180,7 +180,8 @@ class FileRun:
         self._results: list[Result] = []
         self._reached: set[FunctionKey] = set()
         self._aborted: dict[FunctionKey, int] = {}
-        self._visits = self._events = 0
+        self._visits = self._events = self._copies = 0
+        self._left_out: list[Place] = []
 
     def run(self) -> None:
         """Run what must be run: the module's code, then functions that nobody calls, then the rest."""
@@ -221,7 +222,18 @@ class FileRun:
         broken = self._source.broken
         counts.not_analysed += [(Place(self._path, b.span), f"does not parse: {b.message}") for b in broken]
         counts.not_analysed = [(settled(place), reason) for place, reason in counts.not_analysed]
-        return counts.silence(self._visits, self._visits >= self._limits.visits)
+        counts.not_analysed += [(place, "too many functions to run each") for place in self._left_out]
+        is_spent = self._visits >= self._limits.visits or bool(self._left_out)
+        return counts.silence(self._visits, is_spent)
+
+    def _has_room(self, base: Base, span: nd.Span) -> bool:
+        """Is there fuel for one more run from a copy of `base`? A file of 20,000 functions has 20,000 facts
+        for each of them to start from."""
+        self._copies += len(base.facts)
+        if self._copies <= self._limits.copies:
+            return True
+        self._left_out.append(Place(self._path, span))
+        return False
 
     def _joined(self) -> Trace:
         tables: dict[str, Any] = {name: {} for name in ("passes", "objects", "parents", "owns", "modules")}
@@ -293,6 +305,8 @@ class FileRun:
     def _function(self, base: Base, function: va.Function, number: int, span: nd.Span) -> None:
         if function.key in self._reached or self._is_reached_elsewhere(function):
             return
+        if not self._has_room(base, span):
+            return
 
         def run(m: Machine) -> None:
             place = m.located(span, m.path)
@@ -312,7 +326,7 @@ class FileRun:
     ) -> Result | None:
         todo = entries.open_methods(base.facts, cls, self._reached)
         todo = [f for f in todo if not self._is_reached_elsewhere(f)]
-        if not todo:
+        if not todo or not self._has_room(base, span):
             return None
         waiting = called.intersection(f.name for f in todo)
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 from torchwise_analysis.interp.concrete import classes, operators, patterns
+from torchwise_analysis.interp.concrete.costs import NAME_STEPS
 from torchwise_analysis.interp.concrete.errors import Raised
 from torchwise_analysis.interp.concrete.expressions import make_function
 from torchwise_analysis.interp.concrete.values import (
@@ -227,6 +228,7 @@ def import_(it: Interpreter, node: nodes.Import, frame: Frame) -> Outcome:
 
 def import_from(it: Interpreter, node: nodes.ImportFrom, frame: Frame) -> Outcome:
     it.place(node, frame)
+    it.burn(len(node.names) * NAME_STEPS)
     it.library.import_from(it, node, frame)
     return None
 

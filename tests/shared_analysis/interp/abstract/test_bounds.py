@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from torchwise_analysis.interp.abstract import run
@@ -105,3 +107,15 @@ def test_skipped_callees_are_counted() -> None:
     lines = "\n".join(f"    a{i} = b{i} + c{i} * {i}" for i in range(40))
     trace = traced(f"def plot(x):\n{lines}\n    return x\nfor i in z:\n    plot(i)\n")
     assert trace.silence.skipped > 0
+
+
+def test_thousands_of_functions_are_run_as_far_as_fuel_goes_and_the_rest_is_named() -> None:
+    text = "".join(f"def f{i}(model, x):\n    model(x).backward()\n" for i in range(50))
+    whole = traced(text)
+    part = traced(text, replace(LIMITS, copies=20 * 50))
+    assert not whole.silence.fuel_spent
+    assert part.silence.fuel_spent
+    left_out = [
+        place for place, reason in part.silence.not_analysed if reason.startswith("too many functions")
+    ]
+    assert 20 <= len(left_out) < 50
