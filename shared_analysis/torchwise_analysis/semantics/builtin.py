@@ -155,11 +155,13 @@ def range_(m: Machine, call: Call) -> va.Value:
     ]
     if len(numbers) == len(args) and 1 <= len(numbers) <= 3 and (len(numbers) < 3 or numbers[2] != 0):
         whole = range(*numbers)
-        if len(whole) <= 3:
+        # `len` is for what fits into a machine word
+        rounds = max(0, -((whole.start - whole.stop) // whole.step))
+        if rounds <= 3:
             return va.Const(None, whole)
         return replace(
             _iterator(m, "range", (), call, va.Arguments((va.Const(None, whole.start),))),
-            traits=frozenset([f"count:{len(whole)}"]),
+            traits=frozenset([f"count:{rounds}"]),
         )
     start = args[0] if len(args) > 1 else va.Const(None, 0)
     over = tuple(args[-1:])

@@ -105,3 +105,11 @@ def cpython(source: str) -> str:
 def test_agrees_with_cpython(name: str) -> None:
     source = SNIPPETS[name]
     assert shown(source).replace("__main__.", "") == cpython(source).replace("__main__.", "")
+
+
+def test_pairs_that_are_none() -> None:
+    assert shown("result = dict([(1, 2, 3)])").startswith("raised ValueError")
+    assert shown("result = {**[(1,)]}").startswith("raised ")
+    assert shown("result = 0\nfor i in range(-(10 ** 99), 10 ** 99):\n    result = i\n    break") == str(
+        -(10**99)
+    )

@@ -1140,7 +1140,8 @@ class Interpreter:
             self.lengths.setdefault(why, self.origin())
             return Symbol(why)
         if isinstance(value, range):
-            return len(value) if value.stop < 2**62 else Symbol("the length of a range")
+            reach = max(abs(value.start), abs(value.stop))
+            return len(value) if reach < 2**61 else Symbol("the length of a range")
         if isinstance(value, (list, tuple, str, bytes, dict, set, frozenset)):
             return len(cast("list[Value]", value))
         if isinstance(value, Instance):
@@ -1174,8 +1175,10 @@ class Interpreter:
         if native is not None:
             return native
         for pair in self.iterate(value):
-            key, item = self.iterate(pair)
-            operators.store(self, out, key, item)
+            both = operators.bounded_list(self, self.iterate(pair))
+            if len(both) != 2:
+                raise self.error("ValueError", "dictionary update sequence element: 2 values are required")
+            operators.store(self, out, both[0], both[1])
         return out
 
     def as_keywords(self, value: Value) -> dict[str, Value]:

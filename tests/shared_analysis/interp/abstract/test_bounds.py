@@ -119,3 +119,9 @@ def test_thousands_of_functions_are_run_as_far_as_fuel_goes_and_the_rest_is_name
         place for place, reason in part.silence.not_analysed if reason.startswith("too many functions")
     ]
     assert 20 <= len(left_out) < 50
+
+
+def test_ranges_beyond_a_machine_word() -> None:
+    loop = "for step in range({}):\n    model(x).backward()\n    optimizer.step()\n"
+    for arguments in ("10 ** 99", "-(10 ** 99), 10 ** 99, 7", "10 ** 99, 0, -1", "10 ** 99, 0"):
+        assert traced("import torch\n" + loop.format(arguments)).silence.failed == ()
