@@ -86,6 +86,13 @@ BOMBS = {
     "rounding to digits": "result = round(1.5, 10 ** 9)",
     "lambdas without a statement": "f = lambda n: n if n < 2 else f(n - 1) + f(n - 2)\nresult = f(99)",
     "copies of pairs of pairs": "import copy\nx = []\nfor _ in range(60):\n    x = (x, x)\ncopy.deepcopy(x)",
+    "batches of no sample": (
+        "from torch.utils.data import DataLoader\nresult = list(DataLoader([1, 2], batch_size=0))"
+    ),
+    "batches beyond memory": (
+        "from torch.utils.data import DataLoader\n"
+        "result = next(iter(DataLoader(list(range(9)), batch_size=10 ** 10, collate_fn=len)))"
+    ),
     "int of long digits": "result = int('9' * 100000)",
 }
 

@@ -29,6 +29,7 @@ from torchwise_analysis.interp.concrete.values import (
     Unknown,
     Value,
 )
+from torchwise_analysis.interp.core.constants import MAX_ITEMS
 from torchwise_memory.runtime.dtypes import DTYPES
 from torchwise_memory.runtime.tensor import Tensor
 
@@ -218,6 +219,10 @@ def batch_size_of(it: Interpreter, receiver: Instance) -> int | None:
 def batches(it: Interpreter, receiver: Instance) -> Iterator[Value]:
     """As many batches as are asked for; an unknown data set stops the trace when a batch is needed."""
     size = batch_size_of(it, receiver)
+    if size is not None and size < 1:
+        raise it.error(
+            "ValueError", f"batch_size should be a positive integer value, but got batch_size={size}"
+        )
     attributes = receiver.attributes
     if isinstance(attributes["batch_size"], Int):
         it.library.met.setdefault("micro_batch", (attributes["batch_size"], attributes["batch_size"].origin))
@@ -241,6 +246,8 @@ def _batch(it: Interpreter, receiver: Instance, size: int | None) -> Value:
     samples = [sample] * min(size, 64)
     function = receiver.attributes.get("collate_fn")
     if function is not None and not isinstance(function, (Unknown, Opaque)):
+        if size > MAX_ITEMS:
+            raise Stopped("a batch is longer than is looked at", it.origin())
         if size > len(samples):
             samples = [sample] * size
         return it.call(function, [samples], {})
