@@ -88,6 +88,38 @@ class Alive:
 
 
 @dataclass(frozen=True, slots=True)
+class Moment:
+    """The highest moment of a stretch of the measured step: what the card holds then, by purpose.
+
+    The stretches follow each other; operations, not seconds, set them apart. `by_purpose` has the keys of
+    `Estimate.breakdown`; origin is the line that took memory last.
+    """
+
+    phase: Phase
+    origin: Origin | None
+    by_purpose: dict[str, int]
+
+    @property
+    def bytes(self) -> int:
+        return sum(self.by_purpose.values())
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleMemory:
+    """What the modules that one line makes hold, those of one class together.
+
+    alive_bytes: made by their forward passes and alive at the peak; None where it cannot be told apart.
+    """
+
+    origin: Origin
+    name: str
+    count: int
+    parameters: int
+    weight_bytes: int
+    alive_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class GpuVerdict:
     """Whether the peak fits a card; `total_bytes` is what PyTorch sees as total memory."""
 
@@ -121,8 +153,19 @@ class Remedy:
 
 
 @dataclass(frozen=True, slots=True)
+class Launch:
+    """How the project's own texts start a script: the words after its name, and the line that says so."""
+
+    words: str
+    origin: Origin
+
+
+@dataclass(frozen=True, slots=True)
 class Estimate:
-    """The answer for one loop. `origin` is the line of the loop."""
+    """The answer for one loop. `origin` is the line of the loop.
+
+    launch: the start of the script that this answer is for; None: as the script stands, without arguments.
+    """
 
     origin: Origin
     kind: Kind
@@ -138,11 +181,18 @@ class Estimate:
     remedies: tuple[Remedy, ...] = ()
     gpus_used: int = 1
     read_files: tuple[str, ...] = field(default=())
+    timeline: tuple[Moment, ...] = ()
+    modules: tuple[ModuleMemory, ...] = ()
+    launch: Launch | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Unanswered:
-    """Why a file got no estimate: the first thing that was not known, and where."""
+    """Why a file got no estimate: the first thing that was not known, and where.
+
+    plan: what was read of the training plan all the same.
+    """
 
     origin: Origin
     message: str
+    plan: dict[str, PlanField] = field(default_factory=dict[str, PlanField])

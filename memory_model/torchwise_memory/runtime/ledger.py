@@ -167,6 +167,7 @@ class Ledger:
         self.live: dict[int, Record] = {}
         self.sequence = 0
         self.watching = False
+        self.watched_from = 0
         self.peak_bytes = 0
         self.peak_sequence = 0
         self.peak_phase = Phase.FORWARD
@@ -220,14 +221,18 @@ class Ledger:
         """Start (again) to look for the peak; what is alive now belongs to it."""
         self.watching = True
         self._dead.clear()
+        self.watched_from = self.sequence
         self.peak_bytes = self.allocator.allocated
         self.peak_sequence = self.sequence
         self.peak_phase = self.phase
 
+    def lives(self) -> list[Record]:
+        """Every storage that was alive at any moment of the watched time."""
+        return [*self.live.values(), *self._dead]
+
     def alive_at(self, sequence: int) -> list[Record]:
         """Storages alive just after event `sequence`, which lies in the watched time; oldest first."""
-        records = [*self.live.values(), *self._dead]
-        alive = [r for r in records if r.born <= sequence and (r.died is None or r.died > sequence)]
+        alive = [r for r in self.lives() if r.born <= sequence and (r.died is None or r.died > sequence)]
         return sorted(alive, key=lambda record: record.born)
 
     def bytes_by_kind(self, sequence: int) -> dict[StorageKind, int]:

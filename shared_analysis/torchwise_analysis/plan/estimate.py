@@ -16,6 +16,7 @@ from torchwise_analysis.plan.remedies import remedies_of
 from torchwise_analysis.plan.request import EstimateReport, EstimateRequest
 from torchwise_analysis.plan.run import Change, Facts, run_script
 from torchwise_analysis.plan.stated import read_statements
+from torchwise_analysis.plan.timeline import timeline
 from torchwise_analysis.plan.words import alive_groups, breakdown
 from torchwise_analysis.source.nodes import Module
 from torchwise_memory import hardware
@@ -153,6 +154,8 @@ def _answer(
         assumptions=assumptions,
         gpus=tuple(verdict(reserved, allocated, one) for one in cards),
         read_files=facts.read_files,
+        timeline=timeline(measured.lives, measured.since, measured.sequence),
+        modules=measured.modules,
     )
 
 

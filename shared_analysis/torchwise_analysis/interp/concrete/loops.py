@@ -16,8 +16,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from torchwise_analysis.interp.concrete.attribution import module_memory
 from torchwise_analysis.source import nodes
-from torchwise_memory.report import Kind, Origin, Phase
+from torchwise_memory.report import Kind, ModuleMemory, Origin, Phase
 from torchwise_memory.runtime.ledger import Record
 
 if TYPE_CHECKING:
@@ -46,6 +47,10 @@ class Measured:
     by_kind: dict[str, int]
     # micro-steps between two optimizer steps
     window: int
+    # every storage of the measured rounds, and the event before the first of them
+    lives: tuple[Record, ...] = ()
+    since: int = 0
+    modules: tuple[ModuleMemory, ...] = ()
 
 
 class Loops:
@@ -217,6 +222,7 @@ def take(it: Interpreter, origin: Origin, kind: Kind, window: int) -> Measured:
     """What was seen since `start`."""
     ledger = it.world.ledger
     it.library.note_models()
+    alive = tuple(ledger.alive_at(ledger.peak_sequence))
     return Measured(
         origin,
         kind,
@@ -224,7 +230,10 @@ def take(it: Interpreter, origin: Origin, kind: Kind, window: int) -> Measured:
         ledger.allocator.peak_reserved,
         ledger.peak_phase,
         ledger.peak_sequence,
-        tuple(ledger.alive_at(ledger.peak_sequence)),
+        alive,
         {k.value: v for k, v in ledger.bytes_by_kind(ledger.peak_sequence).items()},
         window,
+        tuple(ledger.lives()),
+        ledger.watched_from,
+        module_memory(it, alive),
     )
