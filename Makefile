@@ -6,7 +6,7 @@ TORCH_VENV := .venv-torch
 CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/torchwise-editors
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format types check test-torch pages bench bundle vsix e2e build clean
+.PHONY: help setup demo test lint format types check test-torch pages bench bundle vsix e2e accuracy field-report build clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -77,6 +77,9 @@ e2e: setup node_modules/.package-lock.json  ## VS Code, Neovim and Emacs as a pe
 accuracy: setup  ## described jobs against published peaks; writes docs/accuracy.md and its picture
 	$(PYTHON) benchmarks/accuracy.py --report docs/accuracy.md
 	$(PYTHON) benchmarks/accuracy.py
+
+field-report: setup  ## check CHECKOUTS (a folder of repositories) again; writes docs/field-report.md
+	$(PYTHON) benchmarks/field_report.py $(CHECKOUTS) --report docs/field-report.md
 
 build: setup  ## wheel and sdist in dist/
 	$(PYTHON) -m build
