@@ -49,6 +49,21 @@ FRAMEWORKS = (
 )
 
 
+PREFACE = """\
+What torchwise reports on {repositories} public repositories ({files:,} Python files, {lines:,} lines), and what
+readers made of every error and warning. The verdicts are in `benchmarks/data/field_report/verdicts.jsonl`;
+`make field-report CHECKOUTS=folder` checks a folder of checkouts at the commits below again and rewrites this
+page.
+
+A **defect** does what the finding says, and costs what it says. **Intentional**: true, but wanted or harmless
+there. **Limitation**: the finding is wrong, for want of a fact. **Unresolved**: a reader could not settle it, or
+two readers disagree. Only defects count as confirmed. Error-level verdicts were read a second time,
+independently.
+
+The rules were mended on this code while it was read. The figures say how the tool does on code that it has been
+tuned with; on code that it has never seen expect less."""
+
+
 @dataclass(frozen=True, slots=True)
 class Repository:
     """A public repository at a commit. scope: files and folders that are checked, relative to its root."""
@@ -281,16 +296,7 @@ def report(
     errors = [each for each in findings if each.severity == "error"]
     parts = [
         "# Field report",
-        f"What torchwise reports on {len(repositories)} public repositories ({files:,} Python files, "
-        f"{lines:,} lines), and what readers made of every error and warning. The verdicts are in "
-        "`benchmarks/data/field_report/verdicts.jsonl`; `make field-report CHECKOUTS=folder` checks a folder of "
-        "checkouts at the commits below again and rewrites this page.",
-        "A **defect** does what the finding says, and costs what it says. **Intentional**: true, but wanted or "
-        "harmless there. **Limitation**: the finding is wrong, for want of a fact. **Unresolved**: a reader could "
-        "not settle it, or two readers disagree. Only defects count as confirmed. Error-level verdicts were read "
-        "a second time, independently.",
-        "The rules were mended on this code while it was read. The figures say how the tool does on code it has "
-        "been tuned with; on code it has never seen expect less.",
+        PREFACE.format(repositories=len(repositories), files=files, lines=lines),
         "## How often a finding is right",
         rates("grade", findings, lambda each: each.confidence, GRADES, goals=GOALS),
         rates("severity", findings, lambda each: each.severity, LOUD),
