@@ -50,18 +50,18 @@ FRAMEWORKS = (
 
 
 PREFACE = """\
-What torchwise reports on {repositories} public repositories ({files:,} Python files, {lines:,} lines), and what
-readers made of every error and warning. The verdicts are in `benchmarks/data/field_report/verdicts.jsonl`;
-`make field-report CHECKOUTS=folder` checks a folder of checkouts at the commits below again and rewrites this
-page.
+What torchwise reports on {repositories} public repositories ({files:,} Python files, {lines:,}
+lines), and what readers made of every error and warning. The verdicts are in
+`benchmarks/data/field_report/verdicts.jsonl`; `make field-report CHECKOUTS=folder` checks a folder
+of checkouts at the commits below again and rewrites this page.
 
-A **defect** does what the finding says, and costs what it says. **Intentional**: true, but wanted or harmless
-there. **Limitation**: the finding is wrong, for want of a fact. **Unresolved**: a reader could not settle it, or
-two readers disagree. Only defects count as confirmed. Error-level verdicts were read a second time,
-independently.
+A **defect** does what the finding says, and costs what it says. **Intentional**: true, but wanted
+or harmless there. **Limitation**: the finding is wrong, for want of a fact. **Unresolved**: a
+reader could not settle it, or two readers disagree. Only defects count as confirmed. Error-level
+verdicts were read a second time, independently.
 
-The rules were mended on this code while it was read. The figures say how the tool does on code that it has been
-tuned with; on code that it has never seen expect less."""
+The rules were mended on this code while it was read. The figures say how the tool does on code that
+it has been tuned with; on code that it has never seen expect less."""
 
 
 @dataclass(frozen=True, slots=True)
