@@ -14,14 +14,14 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from torchwise_analysis.findings import Finding, Place
+from torchwise_analysis.findings import Finding, Fix, Place
 from torchwise_analysis.names.environment import library_folders
 from torchwise_analysis.names.project import Project, project_roots
 from torchwise_analysis.settings import Settings, matches_any
 from torchwise_analysis.source.collector import collector_paused
 
 if TYPE_CHECKING:
-    from torchwise_analysis.fixes import SourceFile
+    from torchwise_analysis.fixes import Repair, SourceFile
     from torchwise_analysis.interp.abstract.entries import FunctionKey
     from torchwise_analysis.interp.abstract.runs import Memory
     from torchwise_analysis.interp.abstract.trace import Silence, Trace
@@ -200,6 +200,34 @@ class Engine:
             return replace(report, findings=without, problems=(*report.problems, problem))
         return replace(report, findings=findings)
 
+    def apply_fixes(
+        self,
+        document: Analysable,
+        report: CheckReport,
+        wanted: Callable[[Finding, Fix], bool],
+        stop: Stop = never,
+        apply: Callable[[SourceFile, Finding, Fix], str | None] | None = None,
+    ) -> Repair:
+        """Apply the wanted fixes one at a time until none is left, analysing the file again before each is
+        kept. `report` is that of `check_quickly`; `apply` gives the new text or refuses a fix with None.
+
+        Never raises for what a document can hold.
+        """
+        from torchwise_analysis.fixes import Repair, SourceFile, repair
+
+        file = SourceFile(document.path, document.text, document.module)
+        try:
+            return repair(
+                file,
+                report.findings,
+                wanted,
+                lambda path, text: self._shown(self._reanalyse(path, text, stop, report.reached_elsewhere)),
+                **({} if apply is None else {"apply": apply}),
+            )
+        except Exception as error:
+            message = _failure(document.path, "fixing", error).message
+            return Repair(file, (), report.findings, failure=message)
+
     def estimate(self, document: Analysable, request: EstimateRequest, stop: Stop = never) -> EstimateReport:
         """The peak memory of each loop of the document. Never raises for what a document can hold."""
         problems: tuple[Problem, ...] = ()
@@ -248,6 +276,11 @@ class Engine:
             return None
         return self._judge(changed, stop, reached).findings
 
+    def _shown(self, findings: tuple[Finding, ...] | None) -> tuple[Finding, ...] | None:
+        if findings is None:
+            return None
+        return tuple(finding for finding in findings if not self._is_ignored(finding))
+
     def _others(self, trace: Trace) -> tuple[SourceFile, ...]:
         from torchwise_analysis.fixes import SourceFile
 
@@ -279,7 +312,20 @@ def check_together(
     stop: Stop = never,
     advance: Callable[[int], None] = lambda _: None,
 ) -> list[CheckReport]:
-    """Check files that may call each other: a report for each, in their order, whatever that order is.
+    """Check files that may call each other: a report for each, in their order, whatever that order is."""
+    reports = check_together_quickly(documents, stop, advance)
+    return [
+        engine.with_verified_fixes(document, report, stop)
+        for (engine, document), report in zip(documents, reports, strict=True)
+    ]
+
+
+def check_together_quickly(
+    documents: Sequence[tuple[Engine, Analysable]],
+    stop: Stop = never,
+    advance: Callable[[int], None] = lambda _: None,
+) -> list[CheckReport]:
+    """The same with fixes not yet verified.
 
     A file is analysed a second time where another one calls its functions: only then it is known that their
     arguments are seen there. `advance` is told how many files are done.
@@ -296,8 +342,7 @@ def check_together(
     checked: list[CheckReport] = []
     for (engine, document), report in zip(documents, reports, strict=True):
         elsewhere = frozenset(called.get(document.path, ()))
-        again = engine.check_quickly(document, stop, elsewhere) if elsewhere else report
-        checked.append(engine.with_verified_fixes(document, again, stop))
+        checked.append(engine.check_quickly(document, stop, elsewhere) if elsewhere else report)
     return checked
 
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import TypeAlias, cast
 
 from torchwise_analysis.findings import Edit, Finding, Fix, Place
 from torchwise_analysis.source import lower_text, nodes
-from torchwise_analysis.source.lines import line_starts
+from torchwise_analysis.source.lines import count_breaks, line_starts
 from torchwise_analysis.source.nodes import Span
 
 Reanalyse: TypeAlias = Callable[[str, str], "Sequence[Finding] | None"]
@@ -429,37 +429,114 @@ def is_offerable(
     except OverlappingEditsError:
         return False
     after = reanalyse(file.path, text)
-    if after is None:
-        return False
+    return after is not None and _is_better(file, Applied(finding, fix), findings, after)
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """A fix that was applied; `line` (from 0) is where its finding stood at that moment."""
+
+    finding: Finding
+    fix: Fix
+
+    @property
+    def line(self) -> int:
+        return self.finding.place.span.line
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """A file after its fixes. left: what is still found, with fixes that are not verified.
+
+    refused: fixes that were wanted and would not have left the file better (it would not parse, the finding
+    would stay, or a new one come). failure: what broke, if something did.
+    """
+
+    file: SourceFile
+    applied: tuple[Applied, ...]
+    left: tuple[Finding, ...]
+    refused: tuple[Applied, ...] = ()
+    failure: str = ""
+
+
+# Fixes may undo each other, and each costs an analysis; nobody's file holds more.
+_MOST_APPLIED = 500
+_MOST_TRIES = 2_000
+
+
+def apply_plainly(file: SourceFile, finding: Finding, fix: Fix) -> str | None:  # noqa: ARG001
+    """The text after a fix; None where it reaches into other files or its edits overlap."""
+    if any(edit.place.path != file.path for edit in fix.edits):
+        return None
+    try:
+        return apply_edits(file, fix.edits)
+    except OverlappingEditsError:
+        return None
+
+
+def repair(
+    file: SourceFile,
+    findings: Sequence[Finding],
+    wanted: Callable[[Finding, Fix], bool],
+    reanalyse: Reanalyse,
+    apply: Callable[[SourceFile, Finding, Fix], str | None] = apply_plainly,
+) -> Repair:
+    """Apply the wanted fixes of `findings` one at a time, each only if the file then parses, has lost the
+    finding and gained none; then those of what is found in the result, until nothing changes.
+
+    Analysing between two fixes is what makes overlapping edits harmless: the second is computed on the
+    result of the first.
+    """
+    applied: list[Applied] = []
+    left = tuple(findings)
+    refused: dict[tuple[str, int, str], Applied] = {}
+    tries = applied_before = 0
+    while len(applied) < _MOST_APPLIED and tries < _MOST_TRIES:
+        candidate = next((c for c in _candidates(file, left, wanted) if _title_key(c) not in refused), None)
+        if candidate is None:
+            if not refused or len(applied) == applied_before:
+                break
+            # what was refused may be possible on what the others left
+            applied_before, refused = len(applied), {}
+            continue
+        tries += 1
+        text = apply(file, candidate.finding, candidate.fix)
+        after = None if text is None or text == file.text else reanalyse(file.path, text)
+        if text is None or after is None or not _is_better(file, candidate, left, after):
+            refused[_title_key(candidate)] = candidate
+            continue
+        applied.append(candidate)
+        refused = {
+            (*_moved_key(one.finding, candidate.fix.edits), one.fix.title): one for one in refused.values()
+        }
+        file, left = SourceFile(file.path, text), tuple(after)
+    return Repair(file, tuple(applied), left, tuple(refused.values()))
+
+
+def _title_key(one: Applied) -> tuple[str, int, str]:
+    return (*_key(one.finding), one.fix.title)
+
+
+def _candidates(
+    file: SourceFile, findings: Sequence[Finding], wanted: Callable[[Finding, Fix], bool]
+) -> Iterator[Applied]:
+    for finding in findings:
+        if finding.place.path != file.path:
+            continue
+        for fix in finding.fixes:
+            if fix.edits and wanted(finding, fix):
+                yield Applied(finding, fix)
+
+
+def _is_better(file: SourceFile, one: Applied, before: Sequence[Finding], after: Sequence[Finding]) -> bool:
+    """Whether `after` holds nothing but what `before` held, without the finding of the fix."""
+    allowed = [_moved_key(other, one.fix.edits) for other in before if other is not one.finding]
     keys = [_key(other) for other in after if other.place.path == file.path]
-    allowed = [_moved_key(other, fix.edits) for other in findings if other is not finding]
     for key in keys:
         if key not in allowed:
             return False
         allowed.remove(key)
-    return _moved_key(finding, fix.edits) not in keys
-
-
-def apply_one_at_a_time(
-    file: SourceFile,
-    next_fix: Callable[[SourceFile], Fix | None],
-    limit: int = 200,
-) -> tuple[SourceFile, int]:
-    """Apply fixes until `next_fix` has none left, analysing again between them; the file and their number.
-
-    Analysing between two fixes is what makes overlapping edits harmless: the second is computed on the
-    result of the first. `limit` bounds fixes that would undo each other.
-    """
-    applied = 0
-    while applied < limit:
-        fix = next_fix(file)
-        if fix is None or not fix.edits:
-            break
-        text = apply_edits(file, fix.edits)
-        if text == file.text:
-            break
-        file, applied = SourceFile(file.path, text), applied + 1
-    return file, applied
+    return _moved_key(one.finding, one.fix.edits) not in keys
 
 
 def _key(finding: Finding) -> tuple[str, int]:
@@ -473,5 +550,5 @@ def _moved_key(finding: Finding, edits: Iterable[Edit]) -> tuple[str, int]:
     for edit in edits:
         span = edit.place.span
         if edit.place.path == finding.place.path and (span.end_line, span.end_column) <= (line, column):
-            moved += edit.text.count("\n") - (span.end_line - span.line)
+            moved += count_breaks(edit.text) - (span.end_line - span.line)
     return finding.rule, moved

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +14,6 @@ from torchwise_analysis.fixes import (
     SourceFile,
     append_call,
     apply_edits,
-    apply_one_at_a_time,
     expression_at,
     indent_under,
     indentation_unit,
@@ -22,6 +23,7 @@ from torchwise_analysis.fixes import (
     is_offerable,
     name_for_member,
     name_for_module,
+    repair,
     wrap,
 )
 from torchwise_analysis.source.nodes import Span
@@ -221,18 +223,71 @@ def test_a_fix_is_offered_only_when_the_finding_goes_and_none_comes() -> None:
     assert not is_offerable(file, mine, fix, before, lambda path, text: [moved, moved])
 
 
-def test_fixes_are_applied_one_at_a_time_on_the_result_of_the_last() -> None:
-    def next_fix(file: SourceFile) -> Fix | None:
-        if "x" not in file.text:
-            return None
-        column = file.text.index("x")
-        return Fix("y", Safety.SAFE, (Edit(Place("a.py", Span(0, column, 0, column + 1)), "yy"),))
+def rename(file: SourceFile, letter: str, text: str) -> Finding | None:
+    """A finding about a letter, with a fix that replaces it."""
+    if letter not in file.text:
+        return None
+    column = file.text.index(letter)
+    place = Place("a.py", Span(0, column, 0, column + 1))
+    return replace(finding(letter, place.span), fixes=(Fix("y", Safety.SAFE, (Edit(place, text),)),))
 
-    fixed, applied = apply_one_at_a_time(source("axbxc"), next_fix)
-    assert (fixed.text, applied) == ("ayybyyc", 2)
+
+def always(_: Finding, __: Fix) -> bool:
+    return True
+
+
+def test_fixes_are_applied_one_at_a_time_on_the_result_of_the_last() -> None:
+    def found(path: str, text: str) -> list[Finding]:
+        one = rename(SourceFile(path, text), "x", "yy")
+        return [] if one is None else [one]
+
+    # the finding of the second letter has the key of the first: it is new to the check, and so refused
+    repaired = repair(source("axb"), found("a.py", "axb"), always, found)
+    assert (repaired.file.text, len(repaired.applied), repaired.left) == ("ayyb", 1, ())
+    repaired = repair(source("axbxc"), found("a.py", "axbxc"), always, found)
+    assert (repaired.file.text, len(repaired.refused)) == ("axbxc", 1)
+
+
+def test_overlapping_fixes_are_computed_anew() -> None:
+    def found(path: str, text: str) -> list[Finding]:
+        file = SourceFile(path, text)
+        return [one for letter in "pq" if (one := rename(file, letter, "r")) is not None]
+
+    repaired = repair(source("pq"), found("a.py", "pq"), always, found)
+    assert (repaired.file.text, [one.finding.rule for one in repaired.applied]) == ("rr", ["p", "q"])
+
+
+def test_what_was_refused_is_tried_again_on_what_the_others_left() -> None:
+    def found(path: str, text: str) -> list[Finding]:
+        file = SourceFile(path, text)
+        letters = [one for letter in "pq" if (one := rename(file, letter, "r")) is not None]
+        # without q, p brings a new finding
+        return [*letters, finding("new", Span(0, 0, 0, 1))] if "q" in text and "p" not in text else letters
+
+    repaired = repair(source("pq"), found("a.py", "pq"), always, found)
+    assert (repaired.file.text, [one.finding.rule for one in repaired.applied]) == ("rr", ["q", "p"])
+    assert repaired.refused == ()
 
 
 def test_a_fix_that_never_ends_is_stopped() -> None:
-    grow = Fix("grow", Safety.SAFE, (Edit(Place("a.py", Span(0, 0, 0, 0)), "x"),))
-    _, applied = apply_one_at_a_time(source("a"), lambda file: grow, limit=5)
-    assert applied == 5
+    def found(path: str, text: str) -> list[Finding]:
+        place = Place("a.py", Span(0, 0, 0, 0))
+        rule = "odd" if len(text) % 2 else "even"
+        other = "even" if len(text) % 2 else "odd"
+        grow = Fix("grow", Safety.SAFE, (Edit(place, "x"),))
+        return [replace(finding(rule, place.span), fixes=(grow,)), finding(other, place.span)]
+
+    def oscillating(path: str, text: str) -> list[Finding]:
+        return found(path, text)[:1]
+
+    repaired = repair(source("a"), oscillating("a.py", "a"), always, oscillating)
+    assert (repaired.file.text, repaired.applied) == ("a", ())
+
+
+def test_only_wanted_fixes_are_applied() -> None:
+    def found(path: str, text: str) -> list[Finding]:
+        one = rename(SourceFile(path, text), "p", "r")
+        return [] if one is None else [one]
+
+    repaired = repair(source("p"), found("a.py", "p"), lambda *_: False, found)
+    assert (repaired.file.text, len(repaired.left)) == ("p", 1)
