@@ -21,7 +21,7 @@ from torchwise_analysis.plan.words import alive_groups, breakdown
 from torchwise_analysis.source.nodes import Module
 from torchwise_memory import hardware
 from torchwise_memory.hardware import Gpu
-from torchwise_memory.report import Estimate, Interval, Kind, Origin, Peak, Unanswered
+from torchwise_memory.report import Estimate, Interval, Kind, Origin, Peak, PlanField, Source, Unanswered
 from torchwise_memory.verdict import device_peak, verdict
 
 ALLOCATED_ERROR = 0.015
@@ -75,7 +75,9 @@ def _estimate(module: Module, project: Project, request: EstimateRequest, stop: 
         notes.append("a card of compute capability 8.0")
     chosen = _chosen(facts)
     if not chosen:
-        return EstimateReport(unanswered=(_unanswered(facts, module, project),))
+        more = run_script(module, project, sm or DEFAULT_SM, {}, Change(), stop, stated, recovers=True)
+        unanswered = replace(_unanswered(facts, module, project), plan=_joined(facts, more, project))
+        return EstimateReport(unanswered=(unanswered,))
     others = _alternatives(facts, run, has_enough) if request.with_alternatives else []
     if steps > MAX_STEPS and any(len(choice.options) > 1 for choice in facts.choices.values()):
         notes.append("what was assumed was not tried otherwise: the script takes too many steps")
@@ -88,6 +90,15 @@ def _estimate(module: Module, project: Project, request: EstimateRequest, stop: 
         estimates.append(estimate)
     stopped = facts.failure and all(m.kind is not Kind.TRAINING for m in chosen)
     return EstimateReport(tuple(estimates), (_unanswered(facts, module, project),) if stopped else ())
+
+
+def _joined(facts: Facts, more: Facts, project: Project) -> dict[str, PlanField]:
+    """What the run that stopped had read, and what the run that went on adds."""
+    fields = {name: field for name, field in more.plan.items() if name not in ("accumulation",)}
+    known = {name: field for name, field in facts.plan.items() if field.source is not Source.UNKNOWN}
+    return {
+        name: replace(field, why=shortened(field.why, project)) for name, field in {**fields, **known}.items()
+    }
 
 
 def _cards(names: tuple[str, ...]) -> tuple[list[Gpu], list[str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from torchwise_analysis.interp.concrete.values import Int
+from torchwise_analysis.interp.concrete.values import Int, Symbol, Unknown
 from torchwise_memory.report import Kind, Origin, PlanField, Source
 
 if TYPE_CHECKING:
@@ -55,9 +55,12 @@ def read_plan(it: Interpreter, measured: list[Measured]) -> dict[str, PlanField]
 
 
 def _model(it: Interpreter, plan: dict[str, PlanField]) -> None:
-    counted = it.library.counted
+    counted = it.library.counted or it.library.trained
+    unread = it.library.unread_model
     if counted is not None:
         plan["model"] = PlanField(counted.name, Source.READ, counted.origin)
+    elif unread is not None:
+        plan["model"] = PlanField(None, Source.UNKNOWN, unread.origin, unread.why)
 
 
 def _first_input(it: Interpreter) -> ModelInput | None:
@@ -71,6 +74,8 @@ def _batch(it: Interpreter, plan: dict[str, PlanField]) -> None:
         plan["micro_batch"] = _placed(it, "micro_batch", *met["micro_batch"])
     elif given is not None:
         plan["micro_batch"] = _extent(given, 0)
+    elif it.library.loaders:
+        _loader(it, plan)
     if given is not None and not given.is_floating and len(given.shape) == 2:
         plan["seq_len"] = _extent(given, 1)
         return
@@ -78,6 +83,17 @@ def _batch(it: Interpreter, plan: dict[str, PlanField]) -> None:
     if image is not None:
         place = met.get("image_size", (None, None))[1] or _origin_of(image, image.shape[-1])
         plan["image_size"] = PlanField((image.shape[-2], image.shape[-1]), Source.READ, place)
+
+
+def _loader(it: Interpreter, plan: dict[str, PlanField]) -> None:
+    """The batch size of the loader for training, of which no batch was seen: the first that mixes samples."""
+    loaders = it.library.loaders
+    made = next((loader for loader in loaders if loader.shuffles), loaders[0])
+    size = made.batch_size
+    if isinstance(size, int):
+        plan["micro_batch"] = _placed(it, "micro_batch", size, made.origin)
+    elif isinstance(size, (Unknown, Symbol)):
+        plan["micro_batch"] = PlanField(None, Source.UNKNOWN, made.origin, size.why)
 
 
 def _image(it: Interpreter) -> ModelInput | None:
@@ -90,8 +106,15 @@ def _image(it: Interpreter) -> ModelInput | None:
 def _placed(it: Interpreter, name: str, value: object, origin: Origin | None) -> PlanField:
     if name in it.chosen:
         return PlanField(int(str(value)), Source.ASSUMED, origin, "nothing in the script says it")
-    source = Source.DEFAULT if isinstance(value, Int) and value.source == "default" else Source.READ
-    return PlanField(int(str(value)), source, origin)
+    if isinstance(value, Int):
+        return PlanField(int(value), _source_of(value), value.origin)
+    return PlanField(int(str(value)), Source.READ, origin)
+
+
+def _source_of(value: Int) -> Source:
+    if value.source == "default":
+        return Source.DEFAULT
+    return Source.READ if value.origin.path.endswith((".py", ".ipynb")) else Source.CONFIGURED
 
 
 def _extent(given: ModelInput, axis: int) -> PlanField:
@@ -99,8 +122,7 @@ def _extent(given: ModelInput, axis: int) -> PlanField:
     literal = next((e for e in given.extents if e == value), None)
     if literal is None:
         return PlanField(value, Source.READ, given.origin)
-    source = Source.DEFAULT if literal.source == "default" else Source.READ
-    return PlanField(value, source, literal.origin)
+    return PlanField(value, _source_of(literal), literal.origin)
 
 
 def _origin_of(given: ModelInput, value: int) -> Origin | None:
@@ -130,7 +152,7 @@ def _precision(it: Interpreter, plan: dict[str, PlanField]) -> None:
         value, origin = it.library.met["precision"]
         plan["precision"] = PlanField(str(value), Source.READ, origin)
         return
-    counted = it.library.counted
+    counted = it.library.counted or it.library.trained
     if counted is not None:
         source = Source.DEFAULT if counted.dtype == "float32" else Source.READ
         plan["precision"] = PlanField(counted.dtype, source, counted.origin)

@@ -27,6 +27,8 @@ from torchwise_memory.runtime.world import World
 # A program may nest 120 calls deep, each a dozen frames of ours; expressions nest besides.
 _HOST_RECURSION = 12_000
 _STACK_BYTES = 128 << 20
+# A plan is read early in a script; what loops on without being understood says nothing more.
+RECOVERY_FUEL = 300_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +80,18 @@ def run_script(
     change: Change,
     stop: Callable[[], bool],
     stated: Stated | None = None,
+    recovers: bool = False,
 ) -> Facts:
-    """Interpret the script once. Raises nothing; what stopped the run is in the result."""
+    """Interpret the script once. Raises nothing; what stopped the run is in the result.
+
+    With `recovers`, statements that cannot be followed are passed over: the plan has what was read all the
+    same, and nothing is measured.
+    """
     facts = Facts()
 
     def work() -> None:
         try:
-            _run(facts, module, project, sm, choices, change, stop, stated)
+            _run(facts, module, project, sm, choices, change, stop, stated, recovers)
         except RecursionError:
             facts.failure = "the script nests deeper than is followed"
         except Exception as error:
@@ -131,9 +138,12 @@ def _run(
     change: Change,
     stop: Callable[[], bool],
     stated: Stated | None,
+    recovers: bool,
 ) -> None:
     world = World(Allocator(), sm)
-    it = Interpreter(project, world, choices, stop)
+    fuel = RECOVERY_FUEL if recovers else STATEMENT_FUEL
+    it = Interpreter(project, world, choices, stop, fuel)
+    it.recovers = recovers
     it.literals = change.literals
     it.changes = change.names
     if stated is not None:
@@ -162,7 +172,7 @@ def _run(
         facts.failure, facts.failed_at = stopped.message, stopped.origin
     except RuntimeStop as stopped:
         facts.failure, facts.failed_at = str(stopped), world.origin
-    facts.steps = STATEMENT_FUEL - it.fuel
+    facts.steps = fuel - it.fuel
     _collect(facts, it, module.path)
     it.close()
     world.close()

@@ -113,6 +113,11 @@ class Interpreter:
         self.send_value: Value = None
         # how many enclosing `try` statements are ready for a missing package
         self.import_guards = 0
+        # how many enclosing `try` statements have handlers
+        self.try_depth = 0
+        # whether statements that cannot be followed are passed over, and how many were
+        self.recovers = False
+        self.passed_over = 0
         self.yields_cache: dict[int, tuple[nodes.Stmt, tuple[nodes.Expr, ...] | None]] = {}
         self.assumptions: dict[str, Origin | None] = {}
         self.notes: list[str] = []

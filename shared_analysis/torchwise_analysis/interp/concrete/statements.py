@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, TypeAlias, cast
 
-from torchwise_analysis.interp.concrete import classes, operators, patterns
+from torchwise_analysis.interp.concrete import classes, operators, patterns, recovery
 from torchwise_analysis.interp.concrete.costs import NAME_STEPS
-from torchwise_analysis.interp.concrete.errors import Raised
+from torchwise_analysis.interp.concrete.errors import Raised, Stopped
 from torchwise_analysis.interp.concrete.expressions import make_function
 from torchwise_analysis.interp.concrete.values import (
     MISSING,
@@ -28,6 +28,7 @@ from torchwise_analysis.interp.concrete.values import (
     Value,
 )
 from torchwise_analysis.source import nodes
+from torchwise_memory.runtime.errors import RuntimeStop
 
 if TYPE_CHECKING:
     from torchwise_analysis.interp.concrete.interpreter import Interpreter
@@ -58,12 +59,49 @@ ASKS_FOR_VERSION = "the versions that the script asks for are installed"
 
 
 def run_block(it: Interpreter, block: nodes.Block, frame: Frame) -> Outcome:
+    if it.recovers:
+        return _run_recovering(it, block, frame)
     for statement in block:
         it.burn()
         outcome = STATEMENTS[statement.__class__](it, statement, frame)
         if outcome is not None:
             return outcome
     return None
+
+
+def _run_recovering(it: Interpreter, block: nodes.Block, frame: Frame) -> Outcome:
+    """The block with every statement passed over that cannot be followed."""
+    for statement in block:
+        it.burn()
+        failure: Exception | None = None
+        outcome: Outcome = None
+        base = frame.base
+        try:
+            outcome = STATEMENTS[statement.__class__](it, statement, frame)
+        except (Raised, Stopped, RuntimeStop) as error:
+            if not recovery.may_pass_over(it, frame, error):
+                raise
+            failure = error
+        if failure is not None:
+            frame.base = base
+            outcome = _passed_over(it, statement, frame, failure)
+            failure = None
+        if outcome is not None:
+            return outcome
+    return None
+
+
+def _passed_over(it: Interpreter, node: nodes.Stmt, frame: Frame, failure: Exception) -> Outcome:
+    unknown = recovery.pass_over(it, node, frame, failure)
+    if isinstance(node, nodes.Return):
+        return Returned(unknown)
+    if isinstance(node, nodes.For):
+        # its items could not be told: one round says what the body does
+        outcome = run_block(it, node.body, frame)
+        return outcome if isinstance(outcome, Returned) else None
+    if isinstance(node, nodes.With):
+        return run_block(it, node.body, frame)
+    return run_block(it, node.orelse, frame) if isinstance(node, nodes.If) else None
 
 
 def placed(it: Interpreter, node: nodes.Placed, frame: Frame) -> Outcome:
@@ -392,11 +430,13 @@ def _try_body(it: Interpreter, node: nodes.Try, frame: Frame) -> Outcome:
     base, handled = frame.base, len(it.handled)
     guards = any(_catches_imports(handler) for handler in node.handlers)
     it.import_guards += guards
+    it.try_depth += bool(node.handlers)
     try:
         try:
             outcome = run_block(it, node.body, frame)
         finally:
             it.import_guards -= guards
+            it.try_depth -= bool(node.handlers)
     except Raised as raised:
         frame.base = base
         handler = matching_handler(it, node, raised.value, frame)

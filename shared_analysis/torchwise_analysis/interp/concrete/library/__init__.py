@@ -98,6 +98,15 @@ class ModelInput:
 
 
 @dataclass(frozen=True, slots=True)
+class LoaderMade:
+    """A loader as it was made: its batch size, whether it mixes the samples, and where."""
+
+    batch_size: Value
+    shuffles: bool
+    origin: Origin | None
+
+
+@dataclass(frozen=True, slots=True)
 class Counted:
     """The models called, at the moment a loop was measured."""
 
@@ -175,6 +184,10 @@ class Library:
         # arguments of objects whose `__init__` runs, for classes that keep them
         self.arguments: dict[int, dict[str, Value]] = {}
         self.counted: Counted | None = None
+        # what an optimizer was made for, noted where the trace may never see it called
+        self.trained: Counted | None = None
+        self.unread_model: Unknown | None = None
+        self.loaders: list[LoaderMade] = []
         self.changed: set[int] = set()
         self.called: dict[int, weakref.ref[Module]] = {}
         # the whole numbers of the script that a tensor's shape was made of
@@ -314,9 +327,10 @@ class Library:
 
     def _initialize(self, native: NativeClass, args: list[Value], keywords: Keywords) -> Value:
         receiver = args.pop(0)
+        if isinstance(receiver, Optimizer):
+            self._note_optimizer(native, args, keywords)
         given = [self.argument(v, native.name) for v in args]
         named = {n: self.argument(v, native.name) for n, v in keywords.items()}
-        self._note_construction(native, receiver, given, named)
         if "fused" in self.it.changes and any(p.name == "fused" for p in native.params):
             named["fused"] = True
         native.construct(self.it.world, receiver, *given, **named)
@@ -361,13 +375,29 @@ class Library:
             self.program_classes[made] = cls
         return cast(Value, made)
 
-    def _note_construction(
-        self, native: NativeClass, receiver: Value, args: list[Value], keywords: Keywords
-    ) -> None:
-        if isinstance(receiver, Optimizer):
-            options = [n for n in ("fused", "foreach", "momentum", "amsgrad") if keywords.get(n)]
-            shown = native.name.rpartition(".")[2] + (f" ({', '.join(options)})" if options else "")
-            self.met.setdefault("optimizer", (shown, self.it.origin()))
+    def _note_optimizer(self, native: NativeClass, args: list[Value], keywords: Keywords) -> None:
+        given = {**dict(zip((p.name for p in native.params), args, strict=False)), **keywords}
+        options = [n for n in ("fused", "foreach", "momentum", "amsgrad") if _is_given(given.get(n))]
+        shown = native.name.rpartition(".")[2] + (f" ({', '.join(options)})" if options else "")
+        self.met.setdefault("optimizer", (shown, self.it.origin()))
+        if self.it.recovers and args + list(keywords.values()):
+            self._note_trained(next(iter([*args[:1], *keywords.values()])))
+
+    def _note_trained(self, parameters: Value) -> None:
+        """The models that the parameters of an optimizer belong to, as far as they are known."""
+        unknown = _unknown_in(parameters)
+        if unknown is not None:
+            self.unread_model = self.unread_model or unknown
+        alive = [module for ref, _ in self.models if (module := ref()) is not None]
+        inner = {id(part) for module in alive for part in module.children.values() if part is not None}
+        roots = [module for module in alive if id(module) not in inner and _has_parameters(module)]
+        if roots and self.trained is None:
+            self.trained = self._count(roots)
+
+    def note_loader(self, batch_size: Value, shuffles: bool) -> None:
+        """A loader was made, whether or not its batches will be asked for."""
+        if len(self.loaders) < MADE_LIMIT:
+            self.loaders.append(LoaderMade(batch_size, shuffles, self.it.origin()))
 
     def built(self, model: Module, kind: str) -> None:
         """A library's model was made: its kind names it in the plan."""
@@ -379,6 +409,9 @@ class Library:
         models = [module for ref in self.called.values() if (module := ref()) is not None]
         if not models:
             return
+        self.counted = self._count(models)
+
+    def _count(self, models: list[Module]) -> Counted:
         models.sort(key=lambda m: -sum(p.numel for _, p in m.walk_parameters()))
         parameters = {id(p): p for module in models for _, p in module.walk_parameters()}
         trained = _apart([_unwrapped(self, module) for module in models])
@@ -387,7 +420,7 @@ class Library:
             names = Counter(self._shown_name(module) for module in trained)
             name = " + ".join(f"{count} x {one}" if count > 1 else one for one, count in names.items())
             origin = next((place for ref, place in self.models if ref() is trained[0]), origin)
-        self.counted = Counted(
+        return Counted(
             sum(p.numel for p in parameters.values()),
             sum(p.numel for p in parameters.values() if p.requires_grad),
             str(name),
@@ -1177,6 +1210,22 @@ def _is_unread(args: list[Value], keywords: Keywords) -> bool:
     if isinstance(state, dict):
         return any(isinstance(v, Unknown) for v in cast("dict[Value, Value]", state).values())
     return isinstance(state, Unknown)
+
+
+def _is_given(value: Value) -> bool:
+    return bool(value) if isinstance(value, (bool, int, float)) else False
+
+
+def _unknown_in(value: Value) -> Unknown | None:
+    """What is not known of the parameters that an optimizer is given."""
+    if isinstance(value, Unknown):
+        return value
+    if isinstance(value, dict):
+        return _unknown_in(cast("dict[Value, Value]", value).get("params"))
+    if isinstance(value, (list, tuple)):
+        found = (_unknown_in(item) for item in cast("list[Value]", value)[:64])
+        return next((one for one in found if one is not None), None)
+    return None
 
 
 def _has_parameters(module: Module) -> bool:

@@ -191,6 +191,8 @@ def _loader_init(it: Interpreter, args: list[Value], keywords: Keywords) -> Valu
         given["batch_size"] = _batch_of_sampler(it, given["batch_sampler"])
     receiver.attributes.update(given)
     receiver.attributes["_origin"] = it.origin()
+    mixes = given.get("shuffle") is True or given.get("sampler") is not None
+    it.library.note_loader(given["batch_size"], mixes or given.get("batch_sampler") is not None)
     return None
 
 

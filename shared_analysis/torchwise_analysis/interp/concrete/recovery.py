@@ -1,0 +1,77 @@
+"""Going on after a failure, to read what else a script says; such a run measures nothing.
+
+A statement that cannot be followed is passed over: what it would bind is not known. Inside a model and inside
+libraries nothing is recovered, because what comes out would be another model; the statement of the script
+that called it is passed over as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from torchwise_analysis.interp.concrete.errors import OutOfFuel, Raised, Stopped
+from torchwise_analysis.interp.concrete.values import Frame, Unknown
+from torchwise_analysis.source import nodes
+from torchwise_memory.report import Origin
+from torchwise_memory.runtime.errors import RuntimeStop
+
+if TYPE_CHECKING:
+    from torchwise_analysis.interp.concrete.interpreter import Interpreter
+
+# Exceptions by which programs steer themselves; they are on their way to somebody.
+_SIGNALS = frozenset({"StopIteration", "SystemExit", "KeyboardInterrupt", "GeneratorExit"})
+# As many failures say all there is to say.
+MAX_FAILURES = 200
+
+
+def may_pass_over(it: Interpreter, frame: Frame, failure: Exception) -> bool:
+    """Whether the run goes on behind the statement of `frame` that ended with `failure`."""
+    if it.module_depth or frame.module.is_library or it.passed_over >= MAX_FAILURES:
+        return False
+    if isinstance(failure, Raised):
+        return not it.try_depth and failure.value.cls.name not in _SIGNALS
+    return isinstance(failure, (Stopped, RuntimeStop)) and not isinstance(failure, OutOfFuel)
+
+
+def pass_over(it: Interpreter, statement: nodes.Stmt, frame: Frame, failure: Exception) -> Unknown:
+    """Bind what the statement would have bound; the unknown that stands for all of it."""
+    it.passed_over += 1
+    why, origin = _reason(failure)
+    unknown = Unknown(why, origin or it.origin_of(statement, frame))
+    for target in _targets(statement):
+        _bind(it, target, unknown, frame)
+    return unknown
+
+
+def _reason(failure: Exception) -> tuple[str, Origin | None]:
+    if isinstance(failure, Stopped):
+        return failure.message, failure.origin
+    if isinstance(failure, Raised):
+        return f"what {failure.value.cls.name} ended", failure.origin
+    return str(failure), None
+
+
+def _bind(it: Interpreter, target: nodes.Expr, unknown: Unknown, frame: Frame) -> None:
+    try:
+        it.assign(target, unknown, frame)
+    except (Raised, Stopped, RuntimeStop):
+        return  # its owner is not known either
+
+
+def _targets(statement: nodes.Stmt) -> Iterator[nodes.Expr]:
+    span = statement.span
+    if isinstance(statement, nodes.Assign):
+        yield from statement.targets
+    elif isinstance(statement, (nodes.AnnAssign, nodes.AugAssign, nodes.For)):
+        yield statement.target
+    elif isinstance(statement, nodes.With):
+        for item in statement.items:
+            if item.target is not None:
+                yield item.target
+    elif isinstance(statement, (nodes.FunctionDef, nodes.ClassDef)):
+        yield nodes.Name(span, statement.name)
+    elif isinstance(statement, (nodes.Import, nodes.ImportFrom)):
+        for alias in statement.names:
+            if alias.name != "*":
+                yield nodes.Name(span, alias.asname or alias.name.partition(".")[0])
