@@ -5,26 +5,18 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from torchwise_analysis.findings import Confidence, Finding, Severity
+from torchwise_analysis.findings import Finding
 from torchwise_analysis.policy import FailureLevel, at_least_confidence, fails
-from torchwise_analysis.settings import LoadedSettings, Settings, SettingsFinder
+from torchwise_analysis.settings import Settings, SettingsFinder
 from torchwise_server.cli import Exit, UsageError
 from torchwise_server.cli.console import Progress, report_console
 from torchwise_server.cli.files import STDIN, Inputs, collect
-from torchwise_server.cli.options import (
-    Parser,
-    add_verbose,
-    require_known_rules,
-    require_sound,
-    shown_path,
-    values_of,
-    words_of,
-)
+from torchwise_server.cli.options import Parser, add_verbose, shown_path
 from torchwise_server.cli.output import complain, say
+from torchwise_server.cli.selecting import add_selection, require_known_selection, settings_for
 from torchwise_server.reporters.words import one_line
 
 if TYPE_CHECKING:
@@ -72,8 +64,7 @@ def run(words: list[str]) -> int:
         raise UsageError("--stdin-filename needs - among the paths")
     finder = SettingsFinder()
     inputs = collect([path for path in paths if path != STDIN], finder)
-    require_known_rules(words_of(options.select) or (), "--select")
-    require_known_rules(words_of(options.ignore) or (), "--ignore")
+    require_known_selection(options)
 
     from torchwise_server.cli.reading import Reader
 
@@ -97,53 +88,13 @@ def _parser() -> Parser:
         "paths", nargs="*", metavar="PATH", help="file, folder, pattern, or - for standard input (default: .)"
     )
     parser.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
-    parser.add_argument("--select", action="append", metavar="RULES", help="run only these rules")
-    parser.add_argument("--ignore", action="append", metavar="RULES", help="do not run these rules")
-    parser.add_argument(
-        "--min-confidence", choices=values_of(Confidence), help="show this grade and better (default: likely)"
-    )
-    parser.add_argument(
-        "--fail-on", choices=values_of(Severity), help="lowest severity that fails (default: error)"
-    )
-    parser.add_argument(
-        "--fail-confidence", choices=values_of(Confidence), help="lowest grade that fails (default: certain)"
-    )
+    add_selection(parser)
     parser.add_argument(
         "--statistics", action="store_true", help="add counts by rule and what was not analysed"
     )
     parser.add_argument("--stdin-filename", metavar="NAME", help="path to report and resolve imports for -")
     add_verbose(parser)
     return parser
-
-
-def _overridden(settings: Settings, options: argparse.Namespace) -> Settings:
-    select, ignore = words_of(options.select), words_of(options.ignore)
-    if select is not None:
-        settings = replace(settings, select=select)
-    if ignore is not None:
-        settings = replace(settings, ignore=ignore)
-    if options.min_confidence:
-        settings = replace(settings, min_confidence=Confidence(options.min_confidence))
-    if options.fail_on:
-        settings = replace(settings, fail_on=Severity(options.fail_on))
-    if options.fail_confidence:
-        settings = replace(settings, fail_confidence=Confidence(options.fail_confidence))
-    return settings
-
-
-def _settings_for(
-    document: SourceFile, options: argparse.Namespace, finder: SettingsFinder
-) -> LoadedSettings:
-    """Settings of the file with the options over them.
-
-    Raises:
-        UsageError: the settings file has mistakes or names unknown rules.
-    """
-    loaded = require_sound(finder.find(Path(document.path)))
-    settings = loaded.settings
-    ignored_somewhere = (rule for _, rules in settings.per_file_ignores for rule in rules)
-    require_known_rules((*settings.select, *settings.ignore, *ignored_somewhere), str(loaded.path))
-    return replace(loaded, settings=_overridden(settings, options))
 
 
 # --------------------------------------------------------------------------- checking
@@ -186,7 +137,7 @@ def _check(
             skipped += 1
             continue
         problems += reading.problems
-        loaded = _settings_for(document, options, finder)
+        loaded = settings_for(document, options, finder)
         documents.append((reader.engine(loaded.settings, loaded.root, document.path), document))
     with Progress(len(documents)) as progress:
         reports = check_together(
