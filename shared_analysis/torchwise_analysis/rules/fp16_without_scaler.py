@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from torchwise_analysis.findings import Evidence, Fix, Safety, Severity
+from torchwise_analysis.findings import Evidence, Fix, Place, Safety, Severity
 from torchwise_analysis.fixes import SourceFile
 from torchwise_analysis.interp.abstract.events import ApiCall, Backward, Forward, ScalerUpdate
 from torchwise_analysis.interp.abstract.trace import Trace
@@ -24,9 +24,9 @@ def train(loader):
     for x, y in loader:
         optimizer.zero_grad()
         with torch.autocast("cuda", dtype=torch.float16):
+             ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ fp16-without-scaler error certain
             loss = nn.functional.cross_entropy(model(x), y)
         loss.backward()
-        ^^^^^^^^^^^^^^^ fp16-without-scaler error certain
         optimizer.step()
 """
 
@@ -101,9 +101,9 @@ def train(loader):
     for x, y in loader:
         optimizer.zero_grad()
         with torch.autocast(device_type="cuda"):
+             ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ fp16-without-scaler error likely
             loss = nn.functional.cross_entropy(model(x), y)
         loss.backward()
-        ^^^^^^^^^^^^^^^ fp16-without-scaler error likely
         optimizer.step()
 """,
         ),
@@ -208,7 +208,7 @@ def detect(trace: Trace) -> Iterator[Hit]:
             continue
         low = [f for f in _forwards(trace, backward) if _is_float16(f, on_cuda)]
         if low:
-            yield _hit(backward, low[0])
+            yield _hit(backward, low[0], _autocast_around(low[0], autocasts))
 
 
 def _forwards(trace: Trace, backward: Backward) -> Iterator[Forward]:
@@ -234,10 +234,20 @@ def _is_on_cuda(call: ApiCall) -> bool:
     return isinstance(device, Const) and str(device.value).startswith("cuda")
 
 
-def _hit(backward: Backward, forward: Forward) -> Hit:
+def _autocast_around(forward: Forward, autocasts: tuple[ApiCall, ...]) -> Place | None:
+    """The call that put the forward under autocast: the last one before it in its frame or a caller's."""
+    before = [
+        call
+        for call in autocasts
+        if call.order < forward.order and forward.calls[: len(call.calls)] == call.calls
+    ]
+    return before[-1].place if before else None
+
+
+def _hit(backward: Backward, forward: Forward, autocast: Place | None) -> Hit:
     by_default = forward.scene.autocast == "default"
     return Hit(
-        backward.place,
+        autocast or backward.place,
         Severity.ERROR,
         grade(int(by_default)),
         "the forward runs in float16 and this loss is not scaled: small gradients become zero. Use bfloat16 "
@@ -246,7 +256,7 @@ def _hit(backward: Backward, forward: Forward) -> Hit:
         distinct(
             (
                 Evidence(forward.place, "this forward runs under float16 autocast"),
-                Evidence(backward.place, "and this backward begins with an unscaled loss"),
+                Evidence(backward.place, "this backward begins with an unscaled loss"),
             )
         ),
         frozenset({("backward", backward.place)}),

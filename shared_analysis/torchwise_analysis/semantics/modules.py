@@ -249,16 +249,18 @@ def forward(
     pass_ = m.start_pass(inner, call.node, call.arguments, through, belief, grad, wrapped, bypassed)
     m.passes[pass_].modules.update((obj.id, inner.id))
     m.passes[pass_].inputs |= m.passes_of(values)
-    before, alive = m.forward, True
+    before, alive, scopes = m.forward, True, m.scopes
     if top:
         m.forward = (inner, pass_)
+    if wrapped == "compile":
+        m.scopes = scopes._replace(compiled=obj.place)
     try:
         result = _run(m, inner, pass_, call, top, in_sequence)
     except DeadPathError:
         alive = False
         raise
     finally:
-        m.forward = before
+        m.forward, m.scopes = before, scopes
         if top and alive:
             _run_hooks(m, inner, pass_, call)
     return result
@@ -287,7 +289,7 @@ def parameter_free(m: Machine, obj: va.Obj) -> bool:
     last = obj.type_name.rpartition(".")[2]
     if obj.type_name.startswith("torch.nn.") and obj.cls is None:
         return last in _PARAMETER_FREE
-    if obj.cls is None or obj.cls.open_bases or obj.place is None:
+    if obj.cls is None or obj.cls.open_bases or obj.place is None or m.state.get(("partial", obj.id)):
         return False
     if any(b.rpartition(".")[2] not in ("Module", "object") for b in obj.cls.library_bases):
         return False
@@ -366,7 +368,7 @@ def _run_own(m: Machine, obj: va.Obj, pass_: int, call: Call, top: bool) -> va.V
             return _run_sequential(m, obj, pass_, call)
         return m.attach(pass_, values, call.node)
     m.note_read(own.code)
-    key = (obj.id, m.recording(), m.mode(obj), len(call.arguments.positional))
+    key = (obj.id, m.recording(), m.mode(obj), len(call.arguments.positional), m.scopes.compiled)
     forms = m.forward_cache.get(key, {})
     runs, last = forms.get(m.world, (0, None))
     body = own.node.body if isinstance(own.node, nd.FunctionDef) else ()

@@ -370,6 +370,7 @@ def call_function(
     return _budgeted(m, function, arguments, node, lambda: m.with_scopes(scopes, body))
 
 
+_ANNOTATED_DEPTH = 4  # frames; parts of parts of an argument matter little
 _ABORTED_OFTEN = 2
 _FAIR_SHARE = 5000  # visits; who got less and failed was only called late
 
@@ -443,6 +444,9 @@ def _cannot_matter(m: Machine, function: va.Function, arguments: va.Arguments) -
     node = function.node
     if isinstance(node, nd.Lambda):
         return False
+    receiver = function.self
+    if isinstance(receiver, va.Obj) and receiver.kind is va.Kind.MODULE and function.name == "__init__":
+        return False  # what a module consists of decides what its forwards mean
     facts = m.body_facts(node.body)
     if m.matters(facts):
         return False
@@ -596,9 +600,49 @@ def instantiate(m: Machine, cls: va.Class, arguments: va.Arguments, node: nd.Nod
     m.objects[obj.id] = obj
     init = find_member(m, cls, "__init__")
     if isinstance(init, va.Function):
+        cut = m.counts.cut
         call_function(m, replace(init, self=obj), arguments, node)
+        if m.counts.cut != cut:
+            m.state.set(("partial", obj.id), True)
     else:
         set_fields(m, cls, obj, arguments)
+    return m.objects.get(obj.id, obj)
+
+
+def unseen_instance(m: Machine, cls: va.Class) -> va.Obj:
+    """An instance that somebody out of view made: built here, on unknown arguments."""
+    obj = m.library.instance(m, cls, None)
+    init = find_member(m, cls, "__init__")
+    if isinstance(init, va.Function):
+        try:
+            call_function(m, replace(init, self=obj), va.NO_ARGUMENTS, None, entry=True)
+        except DeadPathError:
+            m.alive = True
+    return m.objects.get(obj.id, obj)
+
+
+def annotated_instance(m: Machine, cls: va.Class) -> va.Obj:
+    """An argument of which an annotation tells the class: a module with its parts, as far as a small share of
+    the fuel goes, in a mode that nobody knows."""
+    obj = m.library.instance(m, cls, None)
+    init = find_member(m, cls, "__init__")
+    if obj.kind is not va.Kind.MODULE or not isinstance(init, va.Function) or len(m.frames) > _ANNOTATED_DEPTH:
+        return obj
+    whole, mark, guards = m.cap, m.state.mark(), m.guards
+    m.cap = min(whole, m.visits + m.limits.forward_visits)
+    try:
+        call_function(m, replace(init, self=obj), va.NO_ARGUMENTS, None, entry=True)
+    except DeadPathError:
+        m.alive = True
+    except OutOfFuelError:
+        if m.visits >= whole or len(m.events) >= m.events_left:
+            raise
+        m.state.rollback(mark)
+        m.alive, m.guards = True, guards
+        m.counts.cut += 1
+    finally:
+        m.cap = whole
+    m.set_mode(obj, frozenset([va.Mode("unknown")]))
     return m.objects.get(obj.id, obj)
 
 

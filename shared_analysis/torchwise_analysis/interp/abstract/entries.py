@@ -188,15 +188,8 @@ def _instance(m: Machine, cls: va.Class) -> va.Obj:
     known = m.arguments.get(key)
     if isinstance(known, va.Obj):
         return m.objects.get(known.id, known)
-    obj = m.library.instance(m, cls, None)
-    m.arguments[key] = obj
-    init = calls.find_member(m, cls, "__init__")
-    if isinstance(init, va.Function):
-        try:
-            calls.call_function(m, replace(init, self=obj), va.NO_ARGUMENTS, None, entry=True)
-        except DeadPathError:
-            m.alive = True
-    return m.objects.get(obj.id, obj)
+    obj = m.arguments[key] = calls.unseen_instance(m, cls)
+    return obj
 
 
 def _methods(facts: Facts, cls: va.Class) -> list[va.Function]:

@@ -155,7 +155,9 @@ def _annotated(m: Machine, param: nd.Param) -> va.Value | None:
         return va.unknown(param.name)
     value = first_known(m.eval(node))
     if isinstance(value, va.Class):
-        obj = m.library.instance(m, value, None)
+        from torchwise_analysis.interp.abstract import calls
+
+        obj = calls.annotated_instance(m, value)
         return replace(obj, symbol=param.name, name=param.name, origin=va.Origin.ANNOTATED)
     if isinstance(value, va.Library):
         if value.path.startswith("builtins.") and value.last in _PLAIN:
