@@ -12,6 +12,7 @@ from torchwise_analysis.semantics import (
     builtin,
     contexts,
     data,
+    distributed,
     frameworks,
     losses,
     modules,
@@ -252,6 +253,7 @@ class Library:
             return True
         if isinstance(receiver, va.Obj) and receiver.kind is va.Kind.MODULE:
             modules.set_part(m, receiver, "[]", value, node, "item")
+        m.touch(receiver, node)
         return isinstance(receiver, (va.Tensor, va.Parameters))
 
     # ------------------------------------------------------------------ tensors
@@ -379,7 +381,9 @@ class Library:
         if last in contexts.GRAD_DECORATORS and path.startswith("torch"):
             context = va.Context(None, "grad", contexts.GRAD_DECORATORS[last], name=last)
             return replace(function, wraps=(*function.wraps, context))
-        if path in ("torch.compile", "torch.jit.script", "torch.jit.ignore"):
+        if path in ("torch.compile", distributed.COMPILER):
+            return distributed.compiled(m, function, function.node)
+        if path in ("torch.jit.script", "torch.jit.ignore"):
             return replace(function, marks=function.marks | {"compiled"})
         return function
 
@@ -426,17 +430,7 @@ def _torch(m: Machine, call: Call) -> va.Value:
             return data.sampler(m, call)
         return data.dataset(m, call)
     if name in _FORWARDING:
-        m.emit(ev.ApiCall, call.node, name=name, arguments=call.arguments)
-        rest = tuple(
-            v
-            for k, v in call.arguments.keywords
-            if k not in ("use_reentrant", "preserve_rng_state", "context_fn", "determinism_check")
-        )
-        skip = 1 if last == "checkpoint" else 2
-        target = call.first() or va.UNKNOWN
-        return calls.call_value(
-            m, target, va.Arguments((*call.arguments.positional[skip:], *rest)), call.node
-        )
+        return _checkpoint(m, call)
     if name.startswith("torch.distributions."):
         return _distribution(m, call)
     if last == "functional_call" and call.arguments.positional:
@@ -475,6 +469,30 @@ def _torch(m: Machine, call: Call) -> va.Value:
         m.emit(ev.ApiCall, call.node, name=name, arguments=call.arguments)
         return call.first() or va.UNKNOWN
     return tensors.torch_function(m, call)
+
+
+def _checkpoint(m: Machine, call: Call) -> va.Value:
+    m.emit(ev.ApiCall, call.node, name=call.name, arguments=call.arguments)
+    rest = tuple(
+        v
+        for k, v in call.arguments.keywords
+        if k not in ("use_reentrant", "preserve_rng_state", "context_fn", "determinism_check", "debug")
+    )
+    skip = 1 if call.last == "checkpoint" else 2
+    target = call.first() or va.UNKNOWN
+    given = va.Arguments((*call.arguments.positional[skip:], *rest))
+    flag = call.get("use_reentrant")
+    if not call.arguments.open:
+        m.emit(
+            ev.Checkpointed,
+            call.node,
+            function=target,
+            inputs=tuple(given),
+            reentrant=truth_of(flag, True) if flag is not None else None,
+            given=flag is not None,
+            grad=m.recording(),
+        )
+    return calls.call_value(m, target, given, call.node)
 
 
 def _functional(m: Machine, call: Call) -> va.Value:
@@ -739,8 +757,7 @@ def _data_method(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
     if name in _DATA_METHODS:
         device = _device_of(call)
         if device is not None:
-            made = obj.place
-            m.emit(ev.Transfer, call.node, value=obj, device=device, how=name, invariant=False, made=made)
+            m.emit(ev.Transfer, call.node, value=obj, device=device, how=name, made=obj.place)
         return obj
     if name in ("requires_grad_", "clone"):
         return va.Tensor(obj.evidence, sources=m.sources_of((obj,)))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from torchwise_analysis.interp.abstract import events as ev
 from torchwise_analysis.interp.abstract import values as va
 from torchwise_analysis.interp.abstract.machine import Machine, first_known
 from torchwise_analysis.semantics.registry import FUNCTIONS, Call, function
+from torchwise_analysis.source import nodes as nd
 
 _COLLECTIVES = frozenset(
     [
@@ -83,17 +86,29 @@ def wrapper(m: Machine, call: Call) -> va.Value:
     return wrap(m, inner if inner is not None else va.UNKNOWN, how, call)
 
 
-@function("torch.compile", "torch.jit.script", "torch.jit.trace")
+COMPILER = "torchwise.compiler"  # what `torch.compile(mode=...)` returns: it compiles what it is given
+
+
+@function("torch.compile", "torch.jit.script", "torch.jit.trace", COMPILER)
 def compile_(m: Machine, call: Call) -> va.Value:
-    m.emit(ev.ApiCall, call.node, name=call.name, arguments=call.arguments)
     target = call.get("model", 0)
+    if call.name != COMPILER:
+        m.emit(ev.ApiCall, call.node, name=call.name, arguments=call.arguments)
     if target is None:
-        return va.Library(None, "torchwise.identity")
+        return va.Library(None, COMPILER if call.name == "torch.compile" else "torchwise.identity")
     known = first_known(target)
-    if isinstance(known, va.Obj) and call.name == "torch.compile":
+    if isinstance(known, va.Obj) and call.name in ("torch.compile", COMPILER):
         return wrap(m, target, "compile", call)
     m.emit(ev.Wrapped, call.node, module=None, how="compile", arguments=call.arguments)
+    if isinstance(known, va.Function) and call.name in ("torch.compile", COMPILER):
+        return compiled(m, known, call.node)
     return target
+
+
+def compiled(m: Machine, target: va.Function, node: nd.Node) -> va.Function:
+    """A function that torch.compile traces when it is called."""
+    context = va.Context(m.link(node, "compiled here"), "compiled")
+    return replace(target, wraps=(*target.wraps, context))
 
 
 @function(

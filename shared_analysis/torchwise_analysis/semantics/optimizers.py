@@ -11,6 +11,7 @@ from torchwise_analysis.interp.abstract import values as va
 from torchwise_analysis.interp.abstract.loops import Loop, LoopKind, Turn
 from torchwise_analysis.interp.abstract.machine import Machine, first_known
 from torchwise_analysis.semantics.registry import Call, fallback, function, method, truth_of
+from torchwise_analysis.source import nodes as nd
 
 KNOWN_OPTIMIZERS = frozenset(
     [
@@ -215,8 +216,22 @@ def scheduler_step(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
         scheduler=obj,
         arguments=call.arguments,
         optimizer_stepped=stepped or frozenset([False]),
+        metric=_written(call.node),
     )
     return va.NONE
+
+
+def _written(node: nd.Node) -> str:
+    """The last name of the first argument: "val_loss" of `step(self.val_loss)` and `step(logs["val_loss"])`."""
+    if not isinstance(node, nd.Call):
+        return ""
+    given = [*node.args[:1], *(k.value for k in node.keywords if k.name == "metrics")]
+    first = given[0] if given else None
+    if isinstance(first, nd.Attribute):
+        return first.attr
+    if isinstance(first, nd.Subscript) and isinstance(first.index, nd.Constant):
+        return first.index.value if isinstance(first.index.value, str) else ""
+    return first.id if isinstance(first, nd.Name) else ""
 
 
 @fallback(va.Kind.SCHEDULER)
@@ -234,6 +249,7 @@ def scheduler_other(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
     "torch.GradScaler",
 )
 def scaler(m: Machine, call: Call) -> va.Value:
+    m.emit(ev.ApiCall, call.node, name=call.name, arguments=call.arguments)
     return m.make(va.Kind.SCALER, call.node, call.name, arguments=call.arguments)
 
 

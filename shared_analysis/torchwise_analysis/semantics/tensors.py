@@ -382,6 +382,8 @@ def call_method(m: Machine, value: va.Tensor, call: Call) -> va.Value:
         return value
     if name == "register_hook":
         return va.UNKNOWN
+    if name.endswith("_") and not name.endswith("__"):
+        m.touch(value, node)
     if name in ("zero_", "fill_", "normal_", "uniform_", "copy_") and name != "copy_":
         return value
     if name == "bernoulli_":
@@ -399,8 +401,15 @@ def backward(m: Machine, value: va.Value, call: Call) -> va.Value:
     retain = call.get("retain_graph", 1)
     create = call.get("create_graph", 2)
     keeps = truth_of(retain, False)
-    creates = truth_of(create, False) is not False
-    m.backward(value, call.node, keeps is not False, creates, retain_known=keeps is not None)
+    creates = truth_of(create, False)
+    m.backward(
+        value,
+        call.node,
+        keeps is not False,
+        creates is not False,
+        retain_known=keeps is not None,
+        create_known=creates is not None,
+    )
     for engine in m.engines_of(value):
         m.emit(ev.EngineBypassed, call.node, what="backward", engine=engine)
     if m.automatic is not None:
@@ -416,10 +425,36 @@ def _moved(m: Machine, value: va.Tensor, call: Call) -> va.Tensor:
     elif isinstance(target, (va.Unknown, va.Obj)) and target.symbol:
         device = target.symbol
     if device is not None:
-        birth = value.evidence.place if value.evidence else None
-        m.emit(ev.Transfer, call.node, value=value, device=device, how=call.name, invariant=False, made=birth)
+        made = value.evidence.place if value.evidence else None
+        known = m.fresh.get(id(value))
+        m.emit(
+            ev.Transfer,
+            call.node,
+            value=value,
+            device=device,
+            how=call.name,
+            made=made,
+            birth=known[1] if known is not None and known[0] is value else None,
+            factory=_factory(m, call.node),
+        )
         return replace(value, device=device)
     return value
+
+
+# Functions that give the same values wherever they run, and take a device.
+_REPEATABLE = frozenset(["arange", "zeros", "ones", "full", "eye", "linspace", "logspace", "empty"])
+
+
+def _factory(m: Machine, node: nd.Node) -> str:
+    """`torch.arange(n)` in `torch.arange(n).to(device)`."""
+    made = node.func.value if isinstance(node, nd.Call) and isinstance(node.func, nd.Attribute) else None
+    if not isinstance(made, nd.Call) or not isinstance(made.func, (nd.Attribute, nd.Name)):
+        return ""
+    function_ = m.eval(made.func)
+    if not isinstance(function_, va.Library) or any(k.name in ("device", None) for k in made.keywords):
+        return ""
+    name = function_.path
+    return name if name.startswith("torch.") and name.count(".") == 1 and function_.last in _REPEATABLE else ""
 
 
 def _reduced(m: Machine, value: va.Tensor, name: str, call: Call) -> va.Tensor:
@@ -667,13 +702,15 @@ def made(m: Machine, call: Call) -> va.Value:
         else "cpu"
     )
     cuts = [t for t in m.all_tensors(call.arguments) if t.cut]
-    return va.Tensor(
-        m.link(call.node, f"{call.last} makes a new tensor"),
-        cut=cuts[0].cut if cuts else None,
-        device=str(name) if name else None,
-        sources=m.sources_of(call.arguments),
-        taint=m.taint(*call.arguments),
-        shape=_sizes(m, call),
+    return m.made(
+        va.Tensor(
+            m.link(call.node, f"{call.last} makes a new tensor"),
+            cut=cuts[0].cut if cuts else None,
+            device=str(name) if name else None,
+            sources=m.sources_of(call.arguments),
+            taint=m.taint(*call.arguments),
+            shape=_sizes(m, call),
+        )
     )
 
 
@@ -699,7 +736,7 @@ def torch_function(m: Machine, call: Call) -> va.Value:
             out = replace(out, passes=frozenset(), taint=out.taint | drawn)
             if last == "bernoulli":
                 out = replace(out, taint=out.taint | _gate(m, call).taint)
-        return out
+        return m.made(out) if isinstance(out, va.Tensor) else out
     found = m.all_tensors(call.arguments)
     if last in ACTIVATIONS and last != "clamp":
         return activation(m, call)

@@ -22,6 +22,8 @@ def inside(m: Machine, scopes: Scopes, context: va.Context) -> Scopes:
         return scopes._replace(no_sync=context.owner)
     if what == "anomaly":
         return scopes._replace(anomaly=True)
+    if what == "compiled":
+        return scopes._replace(compiled=context.evidence.place if context.evidence else None)
     return scopes
 
 

@@ -61,6 +61,7 @@ class Scene:
     tests passed. frame, function: the running frame. forward: id of the outermost pass being run.
     autocast: dtype name ("float16", "bfloat16", "default" or a symbol) or None when off.
     inference: gradients are off lexically. accumulating: owner that skips syncs (None when none).
+    compiled: where the running code was given to torch.compile.
     """
 
     loops: LoopPath
@@ -74,6 +75,7 @@ class Scene:
     autocast: str | None = None
     no_sync: Obj | None = None
     anomaly: bool = False
+    compiled: Place | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -129,7 +131,8 @@ class Forward(Event):
 class Backward(Event):
     """A backward over `passes`.
 
-    loss: what it ran on (None when unknown). retain: keeps the graph, surely so when `retain_known`.
+    loss: what it ran on (None when unknown). retain: keeps the graph, surely so when `retain_known`;
+    create_graph and `create_known` likewise.
     fresh: passes not yet freed.
     before: gradients of every optimizer it may reach, just before. how: "tensor", "accelerator",
     "fabric", "engine", "scaler", "manual" (Lightning's manual_backward), "managed" (a framework runs
@@ -149,6 +152,7 @@ class Backward(Event):
     divides: bool = False
     owner: Obj | None = None
     retain_known: bool = True
+    create_known: bool = True
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -214,7 +218,7 @@ class LossCall(Event):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ActivationCall(Event):
-    """softmax, sigmoid and kin applied to `input` (functional, method or layer)."""
+    """softmax, sigmoid and kin, or argmax, applied to `input` (functional, method or layer)."""
 
     name: str
     input: Tensor | None
@@ -298,13 +302,51 @@ class HostSync(Event):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Transfer(Event):
-    """A value is moved to a device. invariant: made outside the loops around the move and never changed."""
+    """A value is moved to a device.
+
+    made: where it was. birth: the loops around the call that made this very tensor, None when that is not
+    known. factory: the function of torch that made it, moved as soon as made.
+    """
 
     value: Value
     device: str | None
     how: str
-    invariant: bool
     made: Place | None
+    birth: LoopPath | None = None
+    factory: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Touched(Event):
+    """A tensor is written in place, or goes where it may be."""
+
+    value: Tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Checkpointed(Event):
+    """`torch.utils.checkpoint.checkpoint`: `function` runs again in the backward.
+
+    inputs: what it is given. reentrant: the flag, None when it is not given or not known (`given` tells).
+    grad: may autograd record.
+    """
+
+    function: Value
+    inputs: tuple[Value, ...]
+    reentrant: bool | None
+    given: bool
+    grad: frozenset[bool]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reported(Event):
+    """A number that rests on the batches of these loaders alone is shown or decides something.
+
+    how: "print", "log" or "if". loaders: those that give each rank its own part of the data.
+    """
+
+    how: str
+    loaders: frozenset[int]
 
 
 # --------------------------------------------------------------------------- modes and weights
@@ -422,9 +464,12 @@ class SchedulerBuilt(Event):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SchedulerStep(Event):
+    """metric: how the first argument is written, when it is a name."""
+
     scheduler: Obj
     arguments: Arguments
     optimizer_stepped: frozenset[bool]
+    metric: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
+from torchwise_analysis.findings import Place
 from torchwise_analysis.interp.abstract.loops import LoopPath
 from torchwise_analysis.interp.abstract.state import Facts
 from torchwise_analysis.interp.abstract.static import BodyFacts
@@ -26,6 +27,7 @@ class Scopes(NamedTuple):
     sync: frozenset[bool] | None = None
     no_sync: Obj | None = None
     anomaly: bool = False
+    compiled: Place | None = None
 
 
 OUTSIDE = Scopes()

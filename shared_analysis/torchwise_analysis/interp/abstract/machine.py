@@ -165,6 +165,7 @@ _TABLES = (
     "arguments",
     "forward_cache",
     "modules",
+    "fresh",
     "_loops",
     "_constructed",
 )
@@ -287,6 +288,7 @@ class Machine:
         self.discarded: nd.Node | None = None
         self.summing = 0  # depth of the frame that adds up a number right now
         self.returned: Place | None = None
+        self.fresh: dict[int, tuple[va.Tensor, LoopPath]] = {}  # tensors made in view, by id()
         self.aborted: dict[tuple[str, int, int, str], int] = {}
         self.prepared: dict[int, va.Obj] = {}
         self.hooks: list[tuple[va.Obj, va.Value]] = []
@@ -442,6 +444,7 @@ class Machine:
             and old.autocast == scopes.autocast
             and old.no_sync is scopes.no_sync
             and old.anomaly == scopes.anomaly
+            and old.compiled is scopes.compiled
         ):
             return old
         self._scene = ev.Scene(
@@ -456,6 +459,7 @@ class Machine:
             scopes.autocast,
             scopes.no_sync,
             scopes.anomaly,
+            scopes.compiled,
         )
         return self._scene
 
@@ -649,6 +653,17 @@ class Machine:
         return part
 
     # ------------------------------------------------------------------ tensors inside values
+
+    def made(self, tensor: va.Tensor) -> va.Tensor:
+        """Remember under which loops this very tensor was made."""
+        self.fresh[id(tensor)] = (tensor, self.loops)
+        return tensor
+
+    def touch(self, value: va.Value, node: nd.Node) -> None:
+        """A tensor is written in place."""
+        for tensor in va.alternatives(value):
+            if isinstance(tensor, va.Tensor) and id(tensor) in self.fresh:
+                self.emit(ev.Touched, node, value=tensor)
 
     def tensors(self, value: va.Value | None, depth: int = 0) -> list[va.Tensor]:
         """All tensors in a value, containers looked into."""
@@ -882,6 +897,7 @@ class Machine:
         owner: va.Obj | None = None,
         scaled: bool = False,
         retain_known: bool = True,
+        create_known: bool = True,
     ) -> None:
         """Gradients of what `value` was computed from are added to, and its graph is freed."""
         tensors = self.tensors(value)
@@ -917,6 +933,7 @@ class Machine:
             divides=divides,
             owner=owner,
             retain_known=retain_known,
+            create_known=create_known,
         )
         if not retain and not create_graph:
             for p in sorted(passes):
@@ -996,6 +1013,8 @@ class Machine:
         """An unknown callee has it: it may train it, switch its mode, clear its gradients, keep it."""
         for member in va.alternatives(value):
             if isinstance(member, va.Tensor):
+                if not pure and id(member) in self.fresh:
+                    self.emit(ev.Touched, node, value=member)
                 if self.forward is None and not pure:  # inside a forward an unknown function is a layer
                     self.escaped_tokens |= member.tokens
                     self.escaped_passes |= member.passes

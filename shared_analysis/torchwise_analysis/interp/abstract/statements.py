@@ -78,6 +78,7 @@ def aug_assign(m: Machine, node: nd.AugAssign) -> None:
     if isinstance(known, va.Const) and known.value is None:
         result = value
     else:
+        m.touch(old, node)
         result = expressions.operate(m, node.op, old, value, node)
     if (
         isinstance(result, va.Const)

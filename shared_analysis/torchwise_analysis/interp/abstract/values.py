@@ -155,6 +155,7 @@ class Tensor(Value):
     sources: ids of the loaders (or data arguments) it was computed from.
     shape: dims as int, symbol or None; None when even the rank is unknown.
     device: "cpu", "cuda" or a symbol; dtype: torch's name of it.
+    dead: where terms of this sum lost the graphs that its other terms still have.
     """
 
     passes: frozenset[int] = frozenset()
@@ -169,6 +170,7 @@ class Tensor(Value):
     device: str | None = None
     dtype: str | None = None
     taint: frozenset[str] = frozenset()
+    dead: frozenset[Cut] = frozenset()
 
     @property
     def divided(self) -> bool:
@@ -416,7 +418,7 @@ class Context(Value):
     """Something to enter: what it does lexically.
 
     what: "grad" (flags), "inference", "autocast" (dtype, enabled), "accumulate" (owner), "no_sync"
-    (owner), "anomaly", "profile", "generator" (call), "exit" (nothing).
+    (owner), "anomaly", "compiled" (where), "profile", "generator" (call), "exit" (nothing).
     """
 
     what: str
