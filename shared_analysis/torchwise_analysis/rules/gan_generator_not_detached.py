@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from torchwise_analysis.findings import Confidence, Evidence, Fix, Place, Safety, Severity
@@ -83,7 +84,8 @@ RULE = Rule(
     ),
     grading=(
         "A warning for wasted work, an error for a generator that learns nothing from its loss. Certain when "
-        "both optimizers show which network they own; likely when that follows from the order of steps only."
+        "both optimizers show which network they own; likely when that follows from the order of steps "
+        "or from their names."
     ),
     fix="Append `.detach()` to the discriminator's input. Unsafe, although results mostly stay the same.",
     references=(
@@ -170,6 +172,37 @@ def train(loader):
         opt_g.zero_grad()
         loss_g.backward()
         opt_g.step()
+""",
+        ),
+        Example(
+            "A step on arguments, whose names tell which network is meant",
+            """
+import torch
+
+
+def step_of_generator(generator, discriminator, optimizer_g, bce, n):
+    optimizer_g.zero_grad()
+    fake = generator(torch.randn(n, 64))
+    loss = bce(discriminator(fake.detach()), torch.ones(n, 1))
+               ^^^^^^^^^^^^^^^^^^^^^^^^^^^^ gan-generator-not-detached error likely
+    loss.backward()
+    optimizer_g.step()
+
+
+def step_of_discriminator(generator, discriminator, optimizer_d, bce, n):
+    optimizer_d.zero_grad()
+    fake = generator(torch.randn(n, 64))
+    loss = bce(discriminator(fake.detach()), torch.zeros(n, 1))
+    loss.backward()
+    optimizer_d.step()
+
+
+def step_of_somebody(generator, discriminator, optimizer, bce, n):
+    optimizer.zero_grad()
+    fake = generator(torch.randn(n, 64))
+    loss = bce(discriminator(fake.detach()), torch.zeros(n, 1))
+    loss.backward()
+    optimizer.step()
 """,
         ),
         Example(
@@ -350,12 +383,27 @@ def _detached_feeder(trace: Trace, second: Forward) -> Tensor | None:
 def _learns_nothing(trace: Trace, one: Backward, stepping: Obj, fake: Tensor, second: Forward) -> bool:
     """The step is the first network's alone, so the second one's forward reaches nothing that it moves."""
     owned = trace.owns.get(stepping.id)
-    if owned is None or fake.cut is None or _belongs(trace, second, owned):
+    if fake.cut is None:
         return False
     makers = forwards_of(trace, fake.cut.passes)
+    if owned is None:  # the names must say whose step it is: a discriminator's own looks the same
+        named = _role(stepping.name)
+        return (
+            named != ""
+            and named != _role(second.module.name)
+            and named in {_role(f.module.name) for f in makers}
+        )
+    if _belongs(trace, second, owned):
+        return False
     other = _owner_of(trace, second, stepping)
     is_first = any(_belongs(trace, maker, owned) for maker in makers)
     return is_first and other is not None and _is_cleared(trace, one, other)
+
+
+def _role(name: str) -> str:
+    """What is left of a name without the words for what it is: "g" of `opt_g`, `netG` and `generator`."""
+    words = re.sub(r"optimi[sz]er|optim|opt|network|net|model|[^a-z]", "", name.lower())
+    return {"generator": "g", "gen": "g", "discriminator": "d", "disc": "d", "dis": "d"}.get(words, words)
 
 
 def _wasted(trace: Trace, one: Backward, stepping: Obj, first: Forward, second: Forward) -> Hit:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from torchwise_analysis.findings import Confidence, Evidence, Fix, Safety, Severity
 from torchwise_analysis.fixes import SourceFile
-from torchwise_analysis.interp.abstract.events import Backward, Forward
+from torchwise_analysis.interp.abstract.events import Backward, Forward, LossCall
 from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.interp.abstract.values import Cut
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
@@ -60,7 +60,7 @@ RULE = Rule(
     name="loss-cut-from-graph",
     category=Category.AUTOGRAD,
     severity=Severity.ERROR,
-    claim="The loss has lost the graph of the model that it should train: backward reaches no weight.",
+    claim="The loss, or a term of it, has lost the graph of the model: backward reaches none of its weights.",
     cost=(
         "`detach`, `.data`, NumPy and `torch.tensor(...)` give values without history. PyTorch would say so, "
         "but `requires_grad_(True)`, `Variable(..., requires_grad=True)` or another parameter in the loss "
@@ -72,6 +72,7 @@ RULE = Rule(
         "the graph of some module still arrives in the loss",
         "another loss trains the module, or no optimizer in view owns it (a frozen encoder, a teacher)",
         "gradients are taken with respect to the input or to a tensor that is optimised itself",
+        "a value is detached behind its loss, to be logged or added as a number",
         "discrete operations on the only path: those are nondifferentiable-loss",
     ),
     grading=(
@@ -102,6 +103,50 @@ def train(loader):
                      ^^^^^^^^^^^^^^^^^ loss-cut-from-graph error certain
         loss = Variable(torch.as_tensor((difference**2).mean()), requires_grad=True)
         loss.backward()
+        optimizer.step()
+""",
+        ),
+        Example(
+            "The opinion of the discriminator is detached in the generator's loss",
+            """
+import torch
+from torch import nn
+
+generator, discriminator = nn.Linear(12, 8), nn.Linear(8, 1)
+optimizer = torch.optim.Adam(generator.parameters())
+adversarial, content = nn.BCEWithLogitsLoss(), nn.MSELoss()
+
+
+def train(loader):
+    for x, y in loader:
+        fake = generator(x)
+        opinion = discriminator(fake).detach()
+                  ^^^^^^^^^^^^^^^^^^^^^^^^^^^^ loss-cut-from-graph error certain
+        loss = content(fake, y) + 0.1 * adversarial(opinion, torch.ones_like(opinion))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+""",
+        ),
+        Example(
+            "The target of a term may be detached, and a finished term may be added as a number",
+            """
+import torch
+from torch import nn
+
+encoder, book = nn.Linear(12, 8), nn.Linear(8, 8)
+optimizer = torch.optim.Adam([*encoder.parameters(), *book.parameters()])
+
+
+def train(loader):
+    for x, y in loader:
+        z = encoder(x)
+        q = book(z)
+        commitment = nn.functional.mse_loss(q.detach(), z)
+        loss = nn.functional.mse_loss(q, z.detach()) + 0.25 * commitment
+        logged = loss + nn.functional.mse_loss(q, y).detach()
+        optimizer.zero_grad()
+        logged.backward()
         optimizer.step()
 """,
         ),
@@ -173,6 +218,7 @@ _TAKEN_OUT = frozenset(["detach", "data", "numpy", "tensor()", "item", "tolist"]
 
 
 def detect(trace: Trace) -> Iterator[Hit]:
+    yield from _dead_terms(trace)
     for one in trace.backwards:
         cut = one.loss.cut if one.loss is not None and not one.loss.passes else None
         if cut is None or cut.how not in _TAKEN_OUT or one.how in ("autograd.grad", "functional"):
@@ -180,6 +226,46 @@ def detect(trace: Trace) -> Iterator[Hit]:
         lost = [f for f in forwards_of(trace, cut.passes) if _should_train(trace, f)]
         if lost:
             yield _hit(one, cut, lost[0])
+
+
+def _dead_terms(trace: Trace) -> Iterator[Hit]:
+    """Losses of a detached prediction that are added to a loss with a graph: constants, however large."""
+    by_cut: dict[Cut, list[LossCall]] = {}
+    alive = {loss.place for loss in trace.losses if _has_graph(loss)}
+    for loss in trace.losses:
+        for value in loss.inputs:
+            if value.cut is not None and value.cut.how in _TAKEN_OUT and loss.place not in alive:
+                by_cut.setdefault(value.cut, []).append(loss)
+    for one in trace.backwards:
+        if one.loss is None or not one.loss.passes:
+            continue
+        for cut in sorted(one.loss.dead, key=lambda cut: (cut.place.path, cut.place.span)):
+            makers = forwards_of(trace, cut.passes)
+            for loss in by_cut.get(cut, ())[:1]:
+                if makers:
+                    yield _dead_hit(one, cut, loss, makers[0])
+
+
+def _has_graph(loss: LossCall) -> bool:
+    given = (*loss.inputs, loss.target) if loss.target is not None else loss.inputs
+    return any(value.passes for value in given)
+
+
+def _dead_hit(one: Backward, cut: Cut, loss: LossCall, forward: Forward) -> Hit:
+    name = called(forward.module, "the model")
+    links = [*step(forward.place, f"{name} makes a graph"), Evidence(cut.place, f"`{cut.how}` leaves it")]
+    links += [Evidence(loss.place, "so this term of the loss has no gradient")]
+    links += step(one.place, "backward runs on the sum")
+    return Hit(
+        cut.place,
+        Severity.ERROR,
+        _confidence(forward),
+        f"the prediction of {name} is detached before its loss: this term is a constant, it changes the "
+        "number and trains nothing.",
+        distinct(links),
+        frozenset({("loss", loss.place)}),
+        cut,
+    )
 
 
 def _should_train(trace: Trace, forward: Forward) -> bool:

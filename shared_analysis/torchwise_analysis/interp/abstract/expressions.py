@@ -520,7 +520,16 @@ def _operate_tensors(m: Machine, op: str, left: va.Tensor, right: va.Tensor) -> 
         left.device if left.device == right.device else None,
         left.dtype if left.dtype == right.dtype else None,
         left.taint | right.taint,
+        left.dead | right.dead | (_dead_terms(left, right) if op in ("+", "-") else frozenset()),
     )
+
+
+def _dead_terms(left: va.Tensor, right: va.Tensor) -> frozenset[va.Cut]:
+    """The cut of a term without a graph beside one that has one."""
+    if bool(left.passes) is bool(right.passes):
+        return frozenset()
+    cut = right.cut if left.passes else left.cut
+    return frozenset() if cut is None else frozenset([cut])
 
 
 def _common_reduction(a: str | None, b: str | None) -> str | None:

@@ -104,6 +104,7 @@ def join_tensors(a: va.Tensor, b: va.Tensor) -> va.Tensor:
         a.device if a.device == b.device else None,
         a.dtype if a.dtype == b.dtype else None,
         a.taint | b.taint,
+        a.dead | b.dead,
     )
 
 
