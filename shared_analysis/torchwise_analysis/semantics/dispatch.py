@@ -227,6 +227,8 @@ class Library:
             _set_parameter_attribute(m, receiver.roots, receiver.filtered, name, value, node)
             return True
         if isinstance(receiver, va.Tensor):
+            if name == "requires_grad":
+                m.emit(ev.ApiCall, node, name="torch.Tensor.requires_grad=", arguments=va.Arguments((value,)))
             return True
         if isinstance(receiver, va.Obj):
             if receiver.kind is va.Kind.PARAMETER or (receiver.kind is va.Kind.OPAQUE and name == "grad"):
@@ -482,6 +484,8 @@ def _checkpoint(m: Machine, call: Call) -> va.Value:
     target = call.first() or va.UNKNOWN
     given = va.Arguments((*call.arguments.positional[skip:], *rest))
     flag = call.get("use_reentrant")
+    grad = m.recording()
+    result = calls.call_value(m, target, given, call.node)
     if not call.arguments.open:
         m.emit(
             ev.Checkpointed,
@@ -490,9 +494,18 @@ def _checkpoint(m: Machine, call: Call) -> va.Value:
             inputs=tuple(given),
             reentrant=truth_of(flag, True) if flag is not None else None,
             given=flag is not None,
-            grad=m.recording(),
+            grad=grad,
+            learns=any(t.passes for t in m.tensors(result)) and not _learns_nothing(m, target),
+            names=tuple(m.given[id(value)][1] for value in given if id(value) in m.given),
         )
-    return calls.call_value(m, target, given, call.node)
+    return result
+
+
+def _learns_nothing(m: Machine, target: va.Value) -> bool:
+    known = first_known(target)
+    if not isinstance(known, va.Obj) or known.kind is not va.Kind.MODULE:
+        return False
+    return m.is_frozen(known) or modules.parameter_free(m, known)
 
 
 def _functional(m: Machine, call: Call) -> va.Value:
@@ -760,6 +773,8 @@ def _data_method(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
             m.emit(ev.Transfer, call.node, value=obj, device=device, how=name, made=obj.place)
         return obj
     if name in ("requires_grad_", "clone"):
+        if name == "requires_grad_":
+            m.emit(ev.ApiCall, call.node, name="torch.Tensor.requires_grad=", arguments=call.arguments)
         return va.Tensor(obj.evidence, sources=m.sources_of((obj,)))
     if (
         name in ("chunk", "split", "unbind")

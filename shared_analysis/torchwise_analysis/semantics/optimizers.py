@@ -222,7 +222,7 @@ def scheduler_step(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
 
 
 def _written(node: nd.Node) -> str:
-    """The last name of the first argument: "val_loss" of `step(self.val_loss)` and `step(logs["val_loss"])`."""
+    """The last name of the first argument: "val_loss" of `step(self.val_loss)`, `step(logs["val_loss"])`."""
     if not isinstance(node, nd.Call):
         return ""
     given = [*node.args[:1], *(k.value for k in node.keywords if k.name == "metrics")]

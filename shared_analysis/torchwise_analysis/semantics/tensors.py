@@ -379,6 +379,7 @@ def call_method(m: Machine, value: va.Tensor, call: Call) -> va.Value:
     if name in ("div", "div_", "true_divide", "mul", "mul_", "multiply", "divide"):
         return _scaled(m, value, call)
     if name in ("requires_grad_",):
+        m.emit(ev.ApiCall, node, name="torch.Tensor.requires_grad=", arguments=call.arguments)
         return value
     if name == "register_hook":
         return va.UNKNOWN
@@ -453,8 +454,8 @@ def _factory(m: Machine, node: nd.Node) -> str:
     function_ = m.eval(made.func)
     if not isinstance(function_, va.Library) or any(k.name in ("device", None) for k in made.keywords):
         return ""
-    name = function_.path
-    return name if name.startswith("torch.") and name.count(".") == 1 and function_.last in _REPEATABLE else ""
+    is_torchs = function_.path == f"torch.{function_.last}"
+    return function_.path if is_torchs and function_.last in _REPEATABLE else ""
 
 
 def _reduced(m: Machine, value: va.Tensor, name: str, call: Call) -> va.Tensor:

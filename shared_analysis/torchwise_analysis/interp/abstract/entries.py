@@ -242,11 +242,13 @@ def _forward_entry(m: Machine, obj: va.Obj, function: va.Function, place: Place)
     """`forward` of a class that nobody calls: one pass on unknown data."""
     pass_ = m.start_pass(obj, place, va.NO_ARGUMENTS, "entry")
     m.forward = (obj, pass_)
-    given = tuple(
-        m.attach(pass_, (), None)
+    names = [
+        p.name
         for p in function.node.params[1:]
         if p.default is None and p.kind in (nd.ParamKind.POSITIONAL, nd.ParamKind.POSITIONAL_ONLY)
-    )
+    ]
+    given = tuple(m.attach(pass_, (), None) for _ in names)
+    m.given = {id(value): (value, name) for value, name in zip(given, names, strict=True)}
     calls.call_function(m, function, va.Arguments(given), None, entry=True)
     m.forward = None
     m.escaped_passes.add(pass_)

@@ -328,7 +328,8 @@ class Checkpointed(Event):
     """`torch.utils.checkpoint.checkpoint`: `function` runs again in the backward.
 
     inputs: what it is given. reentrant: the flag, None when it is not given or not known (`given` tells).
-    grad: may autograd record.
+    grad: may autograd record. learns: the function has parameters that train, as far as is known.
+    names: of those inputs that are arguments of a forward that nobody in view calls, as they came.
     """
 
     function: Value
@@ -336,6 +337,8 @@ class Checkpointed(Event):
     reentrant: bool | None
     given: bool
     grad: frozenset[bool]
+    learns: bool
+    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -289,6 +289,7 @@ class Machine:
         self.summing = 0  # depth of the frame that adds up a number right now
         self.returned: Place | None = None
         self.fresh: dict[int, tuple[va.Tensor, LoopPath]] = {}  # tensors made in view, by id()
+        self.given: dict[int, tuple[va.Tensor, str]] = {}  # arguments of the forward that is an entry
         self.aborted: dict[tuple[str, int, int, str], int] = {}
         self.prepared: dict[int, va.Obj] = {}
         self.hooks: list[tuple[va.Obj, va.Value]] = []
