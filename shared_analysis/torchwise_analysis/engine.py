@@ -14,19 +14,19 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from torchwise_analysis.findings import Finding, Fix, Place
+from torchwise_analysis.findings import Finding, Place
 from torchwise_analysis.names.environment import library_folders
 from torchwise_analysis.names.project import Project, project_roots
 from torchwise_analysis.settings import Settings, matches_any
 from torchwise_analysis.source.collector import collector_paused
 
 if TYPE_CHECKING:
-    from torchwise_analysis.fixes import Repair, SourceFile
+    from torchwise_analysis.fixes import SourceFile
     from torchwise_analysis.interp.abstract.entries import FunctionKey
     from torchwise_analysis.interp.abstract.runs import Memory
     from torchwise_analysis.interp.abstract.trace import Silence, Trace
     from torchwise_analysis.plan import EstimateRequest
-    from torchwise_analysis.source.nodes import Module
+    from torchwise_analysis.source.nodes import Module, Span
     from torchwise_memory.report import Estimate, Unanswered
 
 logger = logging.getLogger(__name__)
@@ -82,6 +82,7 @@ class CheckReport:
     Findings may lie in other files that the document's code calls into. is_stopped: the caller's `stop`
     became true and the report is not complete. reached: functions that the document's code calls, its own
     and others'. reached_elsewhere: functions of the document that were given as called from other files.
+    graphs: how many forward passes each backward reaches, in the order of path, line and column.
     """
 
     findings: tuple[Finding, ...] = ()
@@ -90,6 +91,7 @@ class CheckReport:
     is_stopped: bool = False
     reached: frozenset[FunctionKey] = frozenset()
     reached_elsewhere: frozenset[FunctionKey] = frozenset()
+    graphs: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,34 +202,6 @@ class Engine:
             return replace(report, findings=without, problems=(*report.problems, problem))
         return replace(report, findings=findings)
 
-    def apply_fixes(
-        self,
-        document: Analysable,
-        report: CheckReport,
-        wanted: Callable[[Finding, Fix], bool],
-        stop: Stop = never,
-        apply: Callable[[SourceFile, Finding, Fix], str | None] | None = None,
-    ) -> Repair:
-        """Apply the wanted fixes one at a time until none is left, analysing the file again before each is
-        kept. `report` is that of `check_quickly`; `apply` gives the new text or refuses a fix with None.
-
-        Never raises for what a document can hold.
-        """
-        from torchwise_analysis.fixes import Repair, SourceFile, repair
-
-        file = SourceFile(document.path, document.text, document.module)
-        try:
-            return repair(
-                file,
-                report.findings,
-                wanted,
-                lambda path, text: self._shown(self._reanalyse(path, text, stop, report.reached_elsewhere)),
-                **({} if apply is None else {"apply": apply}),
-            )
-        except Exception as error:
-            message = _failure(document.path, "fixing", error).message
-            return Repair(file, (), report.findings, failure=message)
-
     def estimate(self, document: Analysable, request: EstimateRequest, stop: Stop = never) -> EstimateReport:
         """The peak memory of each loop of the document. Never raises for what a document can hold."""
         problems: tuple[Problem, ...] = ()
@@ -264,6 +238,7 @@ class Engine:
             _statistics(result.statistics.suppressed, trace.silence),
             reached=trace.reached,
             reached_elsewhere=reached,
+            graphs=_graphs(trace),
         )
 
     def _reanalyse(
@@ -275,11 +250,6 @@ class Engine:
         if changed.module.problems:
             return None
         return self._judge(changed, stop, reached).findings
-
-    def _shown(self, findings: tuple[Finding, ...] | None) -> tuple[Finding, ...] | None:
-        if findings is None:
-            return None
-        return tuple(finding for finding in findings if not self._is_ignored(finding))
 
     def _others(self, trace: Trace) -> tuple[SourceFile, ...]:
         from torchwise_analysis.fixes import SourceFile
@@ -358,6 +328,14 @@ def _syntax_problems(document: Analysable) -> tuple[Problem, ...]:
         Problem(document.path, problem.span.line, problem.message, ProblemKind.SYNTAX)
         for problem in document.module.problems
     )
+
+
+def _graphs(trace: Trace) -> tuple[int, ...]:
+    passes: dict[tuple[str, Span], int] = {}
+    for event in trace.backwards:
+        key = (event.place.path, event.place.span)
+        passes[key] = max(passes.get(key, 0), len(event.passes))
+    return tuple(passes[key] for key in sorted(passes))
 
 
 def _failure(path: str, what: str, error: Exception) -> Problem:

@@ -8,6 +8,7 @@ code points.
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -429,7 +430,7 @@ def is_offerable(
     except OverlappingEditsError:
         return False
     after = reanalyse(file.path, text)
-    return after is not None and _is_better(file, Applied(finding, fix), findings, after)
+    return after is not None and _is_better(Applied(finding, fix), findings, after)
 
 
 @dataclass(frozen=True, slots=True)
@@ -449,14 +450,13 @@ class Repair:
     """A file after its fixes. left: what is still found, with fixes that are not verified.
 
     refused: fixes that were wanted and would not have left the file better (it would not parse, the finding
-    would stay, or a new one come). failure: what broke, if something did.
+    would stay, or a new one come).
     """
 
     file: SourceFile
     applied: tuple[Applied, ...]
     left: tuple[Finding, ...]
     refused: tuple[Applied, ...] = ()
-    failure: str = ""
 
 
 # Fixes may undo each other, and each costs an analysis; nobody's file holds more.
@@ -485,11 +485,12 @@ def repair(
     finding and gained none; then those of what is found in the result, until nothing changes.
 
     Analysing between two fixes is what makes overlapping edits harmless: the second is computed on the
-    result of the first.
+    result of the first. `findings`, like what `reanalyse` gives, may be those of several analyses that read
+    this file, one after the other; a fix is judged by all of them.
     """
     applied: list[Applied] = []
     left = tuple(findings)
-    refused: dict[tuple[str, int, str], Applied] = {}
+    refused: dict[tuple[str, str, int, str], Applied] = {}
     tries = applied_before = 0
     while len(applied) < _MOST_APPLIED and tries < _MOST_TRIES:
         candidate = next((c for c in _candidates(file, left, wanted) if _title_key(c) not in refused), None)
@@ -502,7 +503,7 @@ def repair(
         tries += 1
         text = apply(file, candidate.finding, candidate.fix)
         after = None if text is None or text == file.text else reanalyse(file.path, text)
-        if text is None or after is None or not _is_better(file, candidate, left, after):
+        if text is None or after is None or not _is_better(candidate, left, after):
             refused[_title_key(candidate)] = candidate
             continue
         applied.append(candidate)
@@ -513,7 +514,7 @@ def repair(
     return Repair(file, tuple(applied), left, tuple(refused.values()))
 
 
-def _title_key(one: Applied) -> tuple[str, int, str]:
+def _title_key(one: Applied) -> tuple[str, str, int, str]:
     return (*_key(one.finding), one.fix.title)
 
 
@@ -528,27 +529,28 @@ def _candidates(
                 yield Applied(finding, fix)
 
 
-def _is_better(file: SourceFile, one: Applied, before: Sequence[Finding], after: Sequence[Finding]) -> bool:
+def _is_better(one: Applied, before: Sequence[Finding], after: Sequence[Finding]) -> bool:
     """Whether `after` holds nothing but what `before` held, without the finding of the fix."""
-    allowed = [_moved_key(other, one.fix.edits) for other in before if other is not one.finding]
-    keys = [_key(other) for other in after if other.place.path == file.path]
-    for key in keys:
-        if key not in allowed:
-            return False
-        allowed.remove(key)
-    return _moved_key(one.finding, one.fix.edits) not in keys
+    finding = one.finding
+    others = (each for each in before if (each.rule, each.place) != (finding.rule, finding.place))
+    allowed = Counter(_moved_key(each, one.fix.edits) for each in others)
+    keys = Counter(map(_key, after))
+    return not keys - allowed and _moved_key(finding, one.fix.edits) not in keys
 
 
-def _key(finding: Finding) -> tuple[str, int]:
-    return finding.rule, finding.place.span.line
+_Key: TypeAlias = "tuple[str, str, int]"
 
 
-def _moved_key(finding: Finding, edits: Iterable[Edit]) -> tuple[str, int]:
-    """Rule and line of a finding after `edits` have moved lines."""
+def _key(finding: Finding) -> _Key:
+    return finding.place.path, finding.rule, finding.place.span.line
+
+
+def _moved_key(finding: Finding, edits: Iterable[Edit]) -> _Key:
+    """Path, rule and line of a finding after `edits` have moved lines."""
     line, column = finding.place.span.line, finding.place.span.column
     moved = line
     for edit in edits:
         span = edit.place.span
         if edit.place.path == finding.place.path and (span.end_line, span.end_column) <= (line, column):
             moved += count_breaks(edit.text) - (span.end_line - span.line)
-    return finding.rule, moved
+    return finding.place.path, finding.rule, moved

@@ -87,9 +87,7 @@ def _rewritten(data: str, file: SourceFile, finding: Finding, edits: Sequence[Ed
 # --------------------------------------------------------------------------- which cell, and what it becomes
 
 
-def _cell_of(
-    notebook: Notebook, sources: dict[int, _Source], edit: Edit, finding: Finding
-) -> NotebookCell:
+def _cell_of(notebook: Notebook, sources: dict[int, _Source], edit: Edit, finding: Finding) -> NotebookCell:
     span = edit.place.span
     index = _index(notebook, span.line)
     cell = notebook.cells[index]

@@ -11,6 +11,7 @@ from torchwise_analysis.engine import Engine, ProblemKind, check_together, could
 from torchwise_analysis.findings import Confidence, Edit, Finding, Fix, Place, Safety, Severity
 from torchwise_analysis.fixes import SourceFile
 from torchwise_analysis.interp import abstract
+from torchwise_analysis.interp.abstract.events import Backward
 from torchwise_analysis.interp.abstract.trace import Silence
 from torchwise_analysis.rules import CheckResult, RuleFailure, Statistics
 from torchwise_analysis.settings import Settings
@@ -26,6 +27,7 @@ class FakeTrace:
     silence: Silence = field(default_factory=Silence)
     analysed_files: tuple[str, ...] = ()
     reached: frozenset[tuple[str, int, int, str]] = frozenset()
+    backwards: tuple[Backward, ...] = ()
 
 
 def finding_at(path: str, text: str) -> Finding | None:

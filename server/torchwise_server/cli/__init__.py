@@ -19,6 +19,7 @@ from torchwise_server.cli.output import complain, say
 
 COMMANDS = {
     "check": "find training bugs that never crash",
+    "fix": "apply the fixes of what check finds; safe ones unless told otherwise",
     "estimate": "tell the peak VRAM of each training loop",
     "explain": "say what a rule looks for, and why",
     "rules": "list all rules",

@@ -10,6 +10,13 @@ def say(text: str) -> None:
     sys.stdout.write(text + "\n")
 
 
+def say_bytes(data: bytes) -> None:
+    """A part of the report that is a file's content, in that file's own encoding."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+
+
 def complain(text: str) -> None:
     """A message about the run; never part of a report. It may name what a workspace holds, so nothing in it
     acts on a terminal."""

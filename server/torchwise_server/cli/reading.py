@@ -57,6 +57,12 @@ class Reader:
         self._names[path] = filename or "<stdin>"
         return self._document(path, sys.stdin.buffer.read(_limit(path) + 1))
 
+    def take(self, path: str, data: bytes, name: str | None = None) -> Reading:
+        """The document of bytes that were read before; `path` is absolute, `name` is how reports call it."""
+        if name is not None:
+            self._names[path] = name
+        return self._document(path, data)
+
     def engine(self, settings: Settings, root: Path, path: str) -> Engine:
         """The engine for a file: files of one project share what was read of its modules."""
         key = (project_roots(path)[1:] or project_roots(path), settings.site_packages)

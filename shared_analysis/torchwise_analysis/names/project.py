@@ -10,6 +10,7 @@ source have nothing to read and stay unresolved.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -39,6 +40,12 @@ class SourceModule:
     is_library: bool
 
 
+# Libraries that files beside a script are often called like.
+_NEVER_BESIDE = frozenset(
+    ["datasets", "evaluate", "transformers", "tokenizers", "torch", "torchvision", "timm"]
+)
+
+
 class Project:
     """Finds and lowers modules lazily; one instance serves many analyses of one project.
 
@@ -65,7 +72,8 @@ class Project:
         key = (name, near)
         if key not in self._found:
             self._found[key] = self._search(name, near)
-        return self._found[key]
+        found = self._found[key]
+        return None if found is not None and found.path == importer else found
 
     def find_relative(self, module: str, level: int, importer: str) -> SourceModule | None:
         """The module that `from <level dots><module> import ...` means in the file `importer`.
@@ -103,6 +111,12 @@ class Project:
                 self._modules[path] = None if text is None else lower_text(path, text)
         return self._modules[path]
 
+    def substitute(self, path: str, text: str) -> None:
+        """What the file `path` is taken to hold from now on, until it is forgotten."""
+        self._texts[path] = text
+        self._modules[path] = lower_text(path, text)
+        self.version += 1
+
     def forget(self, path: str) -> None:
         """Drop what is known of `path` and of every unresolved name: a file appeared or changed."""
         self._texts.pop(path, None)
@@ -114,16 +128,20 @@ class Project:
         parts = name.split(".")
         if not all(part.isidentifier() for part in parts):
             return None
-        for folder in self._search_folders(near):
+        for folder in self._search_folders(near, parts[0]):
             found = _in_folder(folder, parts)
             if found is not None:
                 path, is_package = found
                 return SourceModule(name, path, is_package, is_library=folder in self.libraries)
         return None
 
-    def _search_folders(self, near: str) -> Iterable[str]:
+    def _search_folders(self, near: str, package: str) -> Iterable[str]:
+        """Where a module may lie. A file of a package may be run as a script, too: then its own folder
+        counts, for what is nowhere else."""
+        is_script = near and package not in sys.stdlib_module_names and package not in _NEVER_BESIDE
+        last = [near] if is_script else []
         seen: set[str] = set()
-        for folder in (*([package_root(near)] if near else []), *self.roots, *self.libraries):
+        for folder in (*([package_root(near)] if near else []), *self.roots, *self.libraries, *last):
             if folder not in seen:
                 seen.add(folder)
                 yield folder
