@@ -55,6 +55,23 @@ def test_absolute_names(tree: Path, name: str, expected: str, library: bool) -> 
     assert found.is_library is library
 
 
+def test_what_lies_beside_a_script_of_a_package(tree: Path) -> None:
+    (tree / "pkg/helpers.py").write_text("a = 1\n")
+    (tree / "pkg/utils.py").write_text("a = 1\n")
+    (tree / "pkg/wandb.py").write_text("import wandb\n")
+    (tree / "pkg/json.py").write_text("a = 1\n")
+    script = str(tree / "pkg/models.py")
+    known = {name: project(tree).find(name, script) for name in ("helpers", "utils", "wandb", "json")}
+    paths = {name: found.path if found else None for name, found in known.items()}
+    assert paths == {
+        "helpers": str(tree / "pkg/helpers.py"),
+        "utils": str(tree / "utils.py"),  # what the package sees comes first
+        "wandb": str(tree / "pkg/wandb.py"),
+        "json": None,
+    }
+    assert project(tree).find("wandb", str(tree / "pkg/wandb.py")) is None
+
+
 def test_relative_names(tree: Path) -> None:
     models = project(tree).find_relative("models", 2, str(tree / "pkg/sub/deep.py"))
     assert models is not None
