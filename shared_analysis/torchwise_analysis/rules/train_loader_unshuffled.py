@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from torchwise_analysis.findings import Confidence, Edit, Evidence, Fix, Place, Safety, Severity
 from torchwise_analysis.fixes import SourceFile, expression_at
-from torchwise_analysis.interp.abstract.events import LoaderBuilt, LoopEntered, Prepared
+from torchwise_analysis.interp.abstract.events import Forward, LoaderBuilt, LoopEntered, Prepared
 from torchwise_analysis.interp.abstract.loops import LoopKind
 from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.interp.abstract.values import Const, Kind, Obj, Origin, Unknown
@@ -63,7 +63,7 @@ RULE = Rule(
     right=Example("Shuffled in each epoch", RIGHT),
     silent=(
         "a sampler or a batch sampler, arguments that are not all visible",
-        "streams, data sets that choose their samples themselves or were shuffled before",
+        "streams, data sets that choose their samples themselves",
         "a single epoch, or one batch that holds everything",
         "a model whose state is carried from batch to batch, or that has recurrent layers: the order may "
         "matter",
@@ -85,6 +85,72 @@ RULE = Rule(
         ),
     ),
     examples=(
+        Example(
+            "Slices of a data set that was shuffled once",
+            """
+import torch
+from torch import nn
+from torch_geometric.datasets import TUDataset
+from torch_geometric.loader import DataLoader
+
+data = TUDataset("data", name="PROTEINS").shuffle()
+held_out = DataLoader(data[:100], batch_size=20)
+loader = DataLoader(data[100:], batch_size=20)
+         ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ train-loader-unshuffled warning likely
+model = nn.Linear(12, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(10):
+    for batch in loader:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(batch.x), batch.y).backward()
+        optimizer.step()
+""",
+        ),
+        Example(
+            "Data sets of one's own, shuffled once by a method of theirs",
+            """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+
+class Molecules(Dataset):
+    def __init__(self, samples):
+        self.samples = samples
+
+    def __len__(self):
+        return len(self.samples)
+
+    def __getitem__(self, index):
+        return self.samples[index]
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(12, 4)
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+def train(samples):
+    loader = DataLoader(Molecules(samples)[100:], batch_size=20)
+             ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ train-loader-unshuffled warning likely
+    model, teacher = Net(), Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for epoch in range(10):
+        for x, _ in loader:
+            y = model(x)
+            optimizer.zero_grad()
+            (teacher(y) - teacher(x)).pow(2).mean().backward()
+            optimizer.step()
+
+
+if __name__ == "__main__":
+    train(torch.load("samples.pt"))
+""",
+        ),
         Example(
             "Switched off for training",
             """
@@ -201,6 +267,7 @@ for epoch in range(10):
 
 # Indexed data sets of torch; whoever made them may have shuffled before.
 _INDEXED = ("TensorDataset", "Subset", "ConcatDataset")
+_INDEXED_LIBRARIES = ("torchvision.datasets.", "torch_geometric.datasets.")
 
 
 def detect(trace: Trace) -> Iterator[Hit]:
@@ -243,7 +310,7 @@ def _is_indexed(dataset: Obj) -> bool:
         return index in words and not is_drawn
     last = dataset.type_name.rpartition(".")[2]
     if dataset.kind is Kind.DATASET:
-        return last in _INDEXED or dataset.type_name.startswith("torchvision.datasets.")
+        return last in _INDEXED or dataset.type_name.startswith(_INDEXED_LIBRARIES)
     return dataset.kind is Kind.OPAQUE and dataset.origin is Origin.UNSEEN
 
 
@@ -264,7 +331,18 @@ def _epochs(trace: Trace, loader: Obj) -> LoopEntered | None:
 def _carries_state(trace: Trace, loader: Obj) -> bool:
     """Earlier passes flow into later ones, or recurrent layers may keep what they saw."""
     fed = [forward for forward in trace.forwards if loader.id in forward.sources]
-    return any(f.inputs or trace.has_layer(f.module.id, "LSTM", "GRU", "RNN") for f in fed)
+    return any(
+        trace.has_layer(f.module.id, "LSTM", "GRU", "RNN") or any(_is_earlier(trace, p, f) for p in f.inputs)
+        for f in fed
+    )
+
+
+def _is_earlier(trace: Trace, pass_: int, forward: Forward) -> bool:
+    """Was the pass made in an earlier turn of a loop that the forward runs in?"""
+    if pass_ not in trace.passes:
+        return True
+    made = {turn.loop.place: turn.iteration for turn in trace.passes[pass_].loops}
+    return any(made.get(turn.loop.place, turn.iteration) < turn.iteration for turn in forward.loops)
 
 
 def _hit(trace: Trace, built: LoaderBuilt, dataset: Obj, epochs: LoopEntered) -> Hit:

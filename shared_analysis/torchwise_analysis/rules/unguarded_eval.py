@@ -13,9 +13,10 @@ from torchwise_analysis.fixes import (
     name_for_module,
     statements,
 )
-from torchwise_analysis.interp.abstract.events import Forward, ModeChange
-from torchwise_analysis.interp.abstract.loops import LoopKind
+from torchwise_analysis.interp.abstract.events import Forward, GraphCut, LossCall, ModeChange
+from torchwise_analysis.interp.abstract.loops import Caller, LoopKind
 from torchwise_analysis.interp.abstract.trace import Trace
+from torchwise_analysis.interp.abstract.values import Kind, Obj, Tensor, Value, alternatives
 from torchwise_analysis.policy import weaker
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
 from torchwise_analysis.rules._reading import called, distinct, doubt, grade, known_by, step
@@ -83,10 +84,13 @@ RULE = Rule(
         "some backward or `autograd.grad` uses the result or what is computed from it, also in a caller",
         "the parameters are frozen and the input needs no gradient: nothing is recorded",
         "a single forward outside any loop",
+        "without `eval()`: its module trains nowhere in view, its results are never taken out of the graph, "
+        "or they go into a loss or a forward that trains",
     ),
     grading=(
         "Warning: the peak is too high. Error when the outputs are kept too, for then memory grows. Hint "
-        "for a few turns of a literal loop beside no training, as to warm up. "
+        "for a few turns of a literal loop beside no training, as to warm up, and without `eval()` where "
+        "the data come from no loader of their own. "
         "Certain when all uses are in view; likely when the result goes to a caller that cannot be "
         "seen, or the module is only taken for one. A function called `evaluate` proves nothing."
     ),
@@ -112,6 +116,97 @@ RULE = Rule(
         ),
     ),
     examples=(
+        Example(
+            "Scores within the training loop, without `eval()`",
+            """
+import numpy as np
+import torch
+from torch import nn
+
+model = nn.Linear(12, 1)
+optimizer = torch.optim.Adam(model.parameters())
+
+
+def scores(truth, means):
+    return [float(np.mean(t - m.detach().numpy())) for t, m in zip(truth, means)]
+
+
+def fit(x, y, truth):
+    for k in range(1000):
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(x), y)
+        loss.backward()
+        optimizer.step()
+        if k > 10:
+            means = model(x)
+                    ^^^^^^^^ unguarded-eval hint certain
+            print(np.mean(scores(truth, means)))
+""",
+        ),
+        Example(
+            "A detached result that something else learns from",
+            """
+import torch
+from torch import nn
+
+teacher, student = nn.Linear(12, 4), nn.Linear(12, 4)
+optimizer = torch.optim.Adam([*teacher.parameters(), *student.parameters()])
+
+
+def fit(loader):
+    for x, y in loader:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(teacher(x), y).backward()
+        wanted = teacher(x).detach()
+        nn.functional.mse_loss(student(x), wanted).backward()
+        optimizer.step()
+""",
+        ),
+        Example(
+            "Decoding step by step with methods of the model",
+            """
+import torch
+from torch import nn
+
+
+class Translator(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder = nn.Linear(12, 8)
+        self.decoder = nn.GRUCell(8, 8)
+        self.head = nn.Linear(8, 100)
+
+    def encode(self, source):
+        hidden = self.encoder(source)
+        return torch.tanh(hidden)
+
+    def decode(self, word, memory):
+        return self.decoder(word, memory)
+
+
+def greedy(model, source, longest, start, end):
+    memory = model.encode(source)
+    memory = memory.view(1, -1).contiguous().to(source.device)
+    word = torch.full((1, 8), start, dtype=source.dtype, device=source.device)
+    words = []
+    for _ in range(longest - 1):
+        scores = model.head(model.decode(word, memory))
+        number = int(scores.view(-1).max(0)[1])
+        words.append(number)
+        if number == end:
+            break
+        word = torch.full((1, 8), number, dtype=source.dtype, device=source.device)
+    return words
+
+
+def translate(model: Translator, longest):
+    model.eval()
+    while True:
+        source = torch.tensor([float(n) for n in input().split()])
+        print(greedy(model, source, longest, 1, 2))
+              ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ unguarded-eval warning certain
+""",
+        ),
         Example(
             "Outputs are collected too: one finding, as an error",
             """
@@ -239,21 +334,24 @@ def detect(trace: Trace) -> Iterator[Hit]:
     for forward in trace.forwards:
         if False in forward.grad or forward.pass_ in trace.used or forward.through in ("loss", "entry"):
             continue
-        if {mode.name for mode in forward.modes} != {"eval"} or not trace.repeats(forward):
+        if not trace.repeats(forward):
+            continue
+        is_switched = {mode.name for mode in forward.modes} == {"eval"}
+        if not is_switched and not _is_only_read(trace, forward):
             continue
         leaves = forward.pass_ in trace.escaped_passes
         if leaves and forward.pass_ not in trace.stored_passes:
             continue  # whoever receives it may still differentiate it
-        switched = _switch(trace, forward)
+        switched = _switch(trace, forward) if is_switched else None
         loop = _loop_of(forward)
         # Several forwards of one evaluation are one finding, at the first of them.
         site = first_in_loop.setdefault((loop, forward.module.id), _site(forward, switched))
         yield Hit(
             site,
-            Severity.HINT if _is_trial(trace, forward) else Severity.WARNING,
+            _severity(trace, forward, is_switched),
             weaker(grade(int(forward.belief)), grade(int(leaves))),
-            f"this evaluation of {called(forward.module, 'the model')} records a graph that nothing "
-            "uses: it needs about the memory of training. Switch autograd off with torch.no_grad()."
+            f"this evaluation of {called(_whole(trace, forward.module), 'the model')} records a graph that "
+            "nothing uses: it needs about the memory of training. Switch autograd off with torch.no_grad()."
             + doubt(
                 (forward.belief, known_by(forward.module)),
                 (leaves, "its result goes into a call that is not seen"),
@@ -264,6 +362,50 @@ def detect(trace: Trace) -> Iterator[Hit]:
         )
 
 
+def _severity(trace: Trace, forward: Forward, is_switched: bool) -> Severity:
+    if _is_trial(trace, forward):
+        return Severity.HINT
+    is_data_apart = forward.loops[-1].loop.kind is LoopKind.BATCHES and not any(
+        trace.is_training_source(source) for source in forward.sources
+    )
+    return Severity.WARNING if is_switched or is_data_apart else Severity.HINT
+
+
+def _is_only_read(trace: Trace, forward: Forward) -> bool:
+    """Does a module that is trained elsewhere run here for numbers alone?
+
+    Its results are taken out of the graph and go neither into a loss nor into another forward that trains,
+    nor is this very call a training step on another path.
+    """
+    if not trace.trained_modules & set(trace.lineage(forward.module.id)):
+        return False
+    if forward.pass_ not in trace.once("read passes", lambda: _read_passes(trace)):
+        return False
+    if forward.pass_ in trace.returned_passes | trace.stored_passes:
+        return False
+    return (forward.place, forward.calls) not in trace.once("training calls", lambda: _training_calls(trace))
+
+
+def _read_passes(trace: Trace) -> frozenset[int]:
+    """Passes whose values are taken out of the graph and feed nothing that trains."""
+    read = {p for event in trace.of(GraphCut) for p in event.value.passes}
+    for event in trace.of_any(Forward, LossCall):
+        is_apart = isinstance(event, Forward) and event.pass_ not in trace.used
+        given = event.arguments if not is_apart else ()
+        for value in given:
+            read -= {p for one in _tensors(value) if one.cut is not None for p in one.cut.passes}
+    return frozenset(read)
+
+
+def _tensors(value: Value) -> Iterator[Tensor]:
+    return (one for one in alternatives(value) if isinstance(one, Tensor))
+
+
+def _training_calls(trace: Trace) -> frozenset[tuple[Place, tuple[Caller, ...]]]:
+    passes = trace.used | trace.escaped_passes
+    return frozenset((f.place, f.calls) for f in trace.forwards if f.pass_ in passes)
+
+
 def _switch(trace: Trace, forward: Forward) -> ModeChange | None:
     """The eval() that put the module in eval mode."""
     places = {mode.place for mode in forward.modes if mode.name == "eval" and mode.place is not None}
@@ -271,12 +413,21 @@ def _switch(trace: Trace, forward: Forward) -> ModeChange | None:
     return max(changes, key=lambda change: change.order, default=None)
 
 
+def _whole(trace: Trace, module: Obj) -> Obj:
+    """The model that a layer is a part of, when one of its methods other than forward ran the layer."""
+    named = [trace.objects[oid] for oid in trace.lineage(module.id) if oid in trace.objects]
+    return next((o for o in reversed(named) if o.kind is Kind.MODULE and o.name), module)
+
+
+_NEAR = 2  # calls between the function that evaluates and the forward
+
+
 def _site(forward: Forward, switched: ModeChange | None) -> Place:
     """In the function that chose to evaluate: the helper that it calls may be right for training as well."""
-    if switched is None or forward.calls[-1:] == ():
+    if switched is None:
         return forward.place
-    caller = forward.calls[-1]
-    return caller.place if caller.frame == switched.scene.frame else forward.place
+    near = forward.calls[-_NEAR:]
+    return next((c.place for c in near if c.frame == switched.scene.frame), forward.place)
 
 
 def _nothing_leaves(trace: Trace, forward: Forward) -> bool:

@@ -8,6 +8,7 @@ from torchwise_analysis.interp.abstract import events as ev
 from torchwise_analysis.interp.abstract import values as va
 from torchwise_analysis.interp.abstract.machine import Machine, first_known
 from torchwise_analysis.semantics.registry import Call, fallback, function, int_of, method, truth_of
+from torchwise_analysis.source import nodes as nd
 
 # Libraries whose streams shard themselves, or are split by helpers that say so. [WebDataset, litdata,
 # torchdata and datasets document per-rank and per-worker splitting of their iterable classes.]
@@ -130,6 +131,42 @@ def _dataset_sharding(m: Machine, value: va.Value) -> ev.Sharding | None:
             if "rank" in m.taint(inner):
                 return ev.Sharding("rank", None)
     return None
+
+
+# Methods that give a data set with the same kind of samples: fewer of them, or in another order.
+_DERIVING = frozenset(["shuffle", "index_select", "select", "filter", "map", "to", "copy", "sort"])
+
+
+def is_dataset(obj: va.Obj) -> bool:
+    """Is it a map-style data set, also of a class of the project?"""
+    if obj.cls is not None:
+        return obj.cls.derives("Dataset", "VisionDataset") and not obj.cls.derives("IterableDataset")
+    return obj.kind is va.Kind.DATASET
+
+
+def part_of(m: Machine, obj: va.Obj, node: nd.Node) -> va.Obj:
+    """Some samples of a data set."""
+    return m.make(
+        va.Kind.DATASET,
+        node,
+        "torch.utils.data.Subset",
+        arguments=va.Arguments((obj,)),
+        traits=obj.traits & {"rank", "sharding", "iterable", "drawn"},
+    )
+
+
+def sliced(m: Machine, obj: va.Obj, node: nd.Node) -> va.Obj | None:
+    """`data[:100]`, where that gives a data set. [torch_geometric: slices of a Dataset are Datasets.]"""
+    gives_sets = obj.cls is not None or obj.type_name.startswith(
+        ("torch_geometric.", "torch.utils.data.Subset")
+    )
+    return part_of(m, obj, node) if is_dataset(obj) and gives_sets else None
+
+
+def returned(m: Machine, obj: va.Obj, name: str, value: va.Value, node: nd.Node) -> va.Value:
+    """What a method of an own class gave; one that was not followed gives a data set if its name says so."""
+    is_lost = isinstance(value, va.Unknown) and name in _DERIVING
+    return part_of(m, obj, node) if is_lost and is_dataset(obj) else value
 
 
 @function("torch.utils.data.DistributedSampler", "torch.utils.data.distributed.DistributedSampler")

@@ -165,6 +165,7 @@ _NO_TENSORS = frozenset(
         "Size",
     ]
 )
+_MEANS = frozenset(["mean", "average", "nanmean", "fmean", "sum"])
 _FORWARDING = frozenset(["torch.utils.checkpoint.checkpoint", "torch.utils.checkpoint.checkpoint_sequential"])
 _DROPOUT = frozenset(
     ["dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout"]
@@ -257,6 +258,12 @@ class Library:
             modules.set_part(m, receiver, "[]", value, node, "item")
         m.touch(receiver, node)
         return isinstance(receiver, (va.Tensor, va.Parameters))
+
+    def sliced(self, m: Machine, receiver: va.Obj, node: nd.Node) -> va.Obj | None:
+        return data.sliced(m, receiver, node)
+
+    def returned(self, m: Machine, receiver: va.Obj, name: str, value: va.Value, node: nd.Node) -> va.Value:
+        return data.returned(m, receiver, name, value, node)
 
     # ------------------------------------------------------------------ tensors
 
@@ -585,7 +592,8 @@ def _third_party(m: Machine, call: Call, root: str) -> va.Value:
             return m.make(
                 va.Kind.OPAQUE, call.node, call.name, traits=m.taint(*values) & frozenset(["rank", "random"])
             )
-        return va.unknown(None, taint=m.taint(*values) | _library_taint(call.name))
+        parts = [i for v in values if isinstance(v, va.Obj) for i in m.items(v)] if last in _MEANS else []
+        return va.unknown(None, taint=m.taint(*values, *parts) | _library_taint(call.name))
     if root in ("einops",):
         out = tensors.combine(m, found, call.node) if found else va.Tensor(None)
         return replace(out, activation=None if last in ("reduce", "einsum") else out.activation)

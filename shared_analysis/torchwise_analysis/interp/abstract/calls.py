@@ -186,7 +186,8 @@ def call_method(
                 held = call_function(m, replace(found, self=receiver), va.NO_ARGUMENTS, node)
                 return call_value(m, held, arguments, node)
             if found is not None:
-                return call_value(m, bound(m, found, receiver), arguments, node)
+                value = call_value(m, bound(m, found, receiver), arguments, node)
+                return m.library.returned(m, receiver, name, value, node)
     elif isinstance(receiver, va.Class):
         own = find_member(m, receiver, name)
         if isinstance(own, va.Function):
@@ -450,9 +451,26 @@ def _cannot_matter(m: Machine, function: va.Function, arguments: va.Arguments) -
     facts = m.body_facts(node.body)
     if m.matters(facts):
         return False
-    if any(isinstance(v, (va.Function, va.Class)) for v in arguments):
+    if any(isinstance(v, (va.Function, va.Class)) or _is_module(v) for v in arguments):
         return False
-    return not any(t.passes for t in m.all_tensors(arguments))
+    if any(t.passes for t in m.all_tensors(arguments)):
+        return False
+    return not _reaches_module(m, function, facts.names)
+
+
+def _is_module(value: object) -> bool:
+    kinds = (va.Kind.MODULE, va.Kind.ENGINE)
+    members = va.alternatives(value) if isinstance(value, va.Value) else ()
+    return any(isinstance(one, va.Obj) and one.kind in kinds for one in members)
+
+
+def _reaches_module(m: Machine, function: va.Function, names: frozenset[str]) -> bool:
+    """Does it speak of a module of its own object, or of the scopes around it? It may run it."""
+    state, receiver = m.state, function.self
+    keys: list[tuple[object, ...]] = [("v", frame, name) for frame in function.frames for name in names]
+    if isinstance(receiver, va.Obj):
+        keys += [("a", receiver.id, name) for name in names]
+    return any(_is_module(state.get(key)) for key in keys)
 
 
 def _run_function(
@@ -626,7 +644,8 @@ def annotated_instance(m: Machine, cls: va.Class) -> va.Obj:
     the fuel goes, in a mode that nobody knows."""
     obj = m.library.instance(m, cls, None)
     init = find_member(m, cls, "__init__")
-    if obj.kind is not va.Kind.MODULE or not isinstance(init, va.Function) or len(m.frames) > _ANNOTATED_DEPTH:
+    is_deep = len(m.frames) > _ANNOTATED_DEPTH
+    if obj.kind is not va.Kind.MODULE or not isinstance(init, va.Function) or is_deep:
         return obj
     whole, mark, guards = m.cap, m.state.mark(), m.guards
     m.cap = min(whole, m.visits + m.limits.forward_visits)

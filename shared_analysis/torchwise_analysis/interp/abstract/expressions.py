@@ -258,7 +258,9 @@ def _get_item(m: Machine, value: va.Value, index: va.Value, node: nd.Node) -> va
             m.library.host_sync(m, index, node, "mask") if "mask" in index.taint else None
         return replace(value, shape=_indexed(value.shape, node))
     if isinstance(value, va.Obj):
-        return _item_of(m, value, key, moving, index)
+        is_slice = isinstance(index, va.Unknown) and "slice" in index.taint
+        part = m.library.sliced(m, value, node) if is_slice else None
+        return _item_of(m, value, key, moving, index) if part is None else part
     content = value.value if isinstance(value, va.Const) else None
     if isinstance(content, (str, tuple, list)) and isinstance(key, int):
         try:
@@ -364,6 +366,8 @@ def unary(m: Machine, node: nd.Unary) -> va.Value:
             return replace(value, negated=not value.negated)
         return va.UNKNOWN if truth is None else va.Const(None, not truth)
     value = first_known(m.eval(node.operand))
+    if isinstance(value, (va.Tensor, va.Unknown)):
+        value = replace(value, taint=value.taint - DIRECTED)
     if isinstance(value, va.Tensor):
         return replace(value, activation=None)
     if isinstance(value, va.Const):
@@ -381,6 +385,23 @@ def binary(m: Machine, node: nd.Binary) -> va.Value:
 
 def operate(m: Machine, op: str, left: va.Value, right: va.Value, node: nd.Node) -> va.Value:
     """`left op right`."""
+    out = _operate(m, op, left, right, node)
+    if not isinstance(out, (va.Tensor, va.Unknown)) or not out.taint & DIRECTED:
+        return out
+    turns = op == "-" or (op in ("/", "//", "%") and m.taint(right) & DIRECTED)
+    turns = turns or any(isinstance(v, va.Const) and _is_negative(v.value) for v in (left, right))
+    return replace(out, taint=out.taint - DIRECTED) if turns else out
+
+
+# What is better when it is lower ("loss") or higher ("hits"): no more where a sign may have turned.
+DIRECTED = frozenset(["loss", "hits"])
+
+
+def _is_negative(value: object) -> bool:
+    return isinstance(value, (int, float)) and value < 0
+
+
+def _operate(m: Machine, op: str, left: va.Value, right: va.Value, node: nd.Node) -> va.Value:
     if isinstance(left, va.Union) or isinstance(right, va.Union):
         return _operate_unions(m, op, left, right, node)
     if isinstance(left, va.Tensor) or isinstance(right, va.Tensor):
