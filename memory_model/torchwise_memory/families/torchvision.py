@@ -1,4 +1,6 @@
-"""torchvision 0.28: ResNet and its relatives, VGG, AlexNet (`torchvision/models/{resnet,vgg,alexnet}.py`)."""
+"""torchvision 0.28: all networks by name; here ResNet and its relatives, VGG, AlexNet
+(`torchvision/models/{resnet,vgg,alexnet}.py`).
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from torchwise_memory.families import convnets, vision_transformers
 from torchwise_memory.families.base import dropout_layer, linear
 from torchwise_memory.modules.base import Module
 from torchwise_memory.modules.containers import Sequential
@@ -247,5 +250,7 @@ MODELS: Mapping[str, Callable[[World, int], Module]] = MappingProxyType(
         "alexnet": _alexnet,
         **{f"vgg{depth}": _vgg(depth, False) for depth in _VGG},
         **{f"vgg{depth}_bn": _vgg(depth, True) for depth in _VGG},
+        **convnets.MODELS,
+        **vision_transformers.MODELS,
     }
 )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from torchwise_memory.families import torchvision
+from torchwise_memory.families import timm, torchvision
 from torchwise_memory.families.base import add, layer_norm, linear, members, module_list
 from torchwise_memory.families.fused import fused
 from torchwise_memory.modules.base import Module, call
@@ -99,16 +99,17 @@ STAGES: Mapping[str, Stages] = MappingProxyType(
 def resolve(text: str) -> str:
     """Our spelling; tags after a dot ("vit_base_patch16_224.augreg") and library prefixes do not matter."""
     name = re.sub(r"^(timm|torchvision)[ /.]", "", text.strip().lower()).partition(".")[0]
-    return name.replace("-", "_").replace(" ", "_")
+    name = name.replace("-", "_").replace(" ", "_")
+    return timm.plain(name) if timm.plain(name) in timm.MODELS else name
 
 
 def knows(text: str) -> bool:
     name = resolve(text)
-    return name in TRANSFORMERS or name in STAGES or name in torchvision.MODELS
+    return any(name in table for table in (TRANSFORMERS, STAGES, timm.MODELS, torchvision.MODELS))
 
 
 def image_size(name: str) -> tuple[int, int]:
-    side = TRANSFORMERS[name].image if name in TRANSFORMERS else 224
+    side = TRANSFORMERS[name].image if name in TRANSFORMERS else timm.IMAGES.get(name, 224)
     return side, side
 
 
@@ -126,6 +127,8 @@ def build(w: World, name: str, classes: int, image: tuple[int, int], options: Op
         staged = Staged()
         staged.build(w, STAGES[name], classes, options)
         return staged
+    if name in timm.MODELS:
+        return timm.MODELS[name](w, classes)
     if name in torchvision.MODELS:
         return torchvision.MODELS[name](w, classes)
     raise Unsupported(name, "no family of image models has this one")

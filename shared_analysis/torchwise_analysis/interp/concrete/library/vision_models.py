@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from torchwise_analysis.interp.concrete.interpreter import Interpreter
 
 # Files below `torchvision/models` of which the family writes networks.
-FILES = ("resnet", "vgg", "alexnet")
+FILES = (
+    "resnet", "vgg", "alexnet", "mobilenetv2", "mobilenetv3", "mobilenet", "efficientnet", "regnet", "mnasnet",
+    "shufflenetv2", "squeezenet", "densenet", "convnext", "inception", "vision_transformer", "swin_transformer",
+)  # fmt: skip
 _CHECKPOINTS = ("DEFAULT", "IMAGENET1K_V1", "IMAGENET1K_V2")
 # The side of the images that these checkpoints' own transforms give.
 _SIDE = 224
