@@ -1,7 +1,9 @@
 // Commands of the server that the palette offers: what they need is asked here, what they answer is shown here.
 import * as vscode from 'vscode';
 import { ExecuteCommandRequest, LanguageClient, Middleware } from 'vscode-languageclient/node';
+import { MemoryPanel } from './panel';
 import { Reports } from './reports';
+import { activeUri } from './status';
 
 interface Card {
   readonly name: string;
@@ -15,10 +17,14 @@ interface Rule {
   readonly claim: string;
 }
 
-type Ask = (command: string, ...args: unknown[]) => Promise<unknown>;
+export type Ask = (command: string, ...args: unknown[]) => Promise<unknown>;
 
 /** Completes commands that come without arguments, and shows the Markdown that comes back. */
-export function middleware(reports: Reports, current: () => LanguageClient | undefined): Middleware {
+export function middleware(
+  reports: Reports,
+  panel: MemoryPanel,
+  current: () => LanguageClient | undefined,
+): Middleware {
   const ask = asking(current);
   return {
     executeCommand: async (command, args, next) => {
@@ -28,6 +34,10 @@ export function middleware(reports: Reports, current: () => LanguageClient | und
       }
       const complete = await withArguments(command, args, ask);
       if (!complete) {
+        return;
+      }
+      if (command === 'torchwise.showMemoryReport') {
+        await panel.show(String(complete[0]));
         return;
       }
       const answer: unknown = await next(command, complete);
@@ -42,15 +52,16 @@ export function middleware(reports: Reports, current: () => LanguageClient | und
 
 /** Findings and memory of the active file, for an issue or a pull request. */
 export async function copyReport(current: () => LanguageClient | undefined): Promise<void> {
-  const uri = vscode.window.activeTextEditor?.document.uri.toString();
+  const uri = activeUri();
   const report = uri ? await asking(current)('torchwise.reportAsMarkdown', uri) : undefined;
   if (typeof report === 'string' && report) {
     await vscode.env.clipboard.writeText(report);
-    vscode.window.setStatusBarMessage('$(clippy) torchwise: report copied', 4000);
+    vscode.window.setStatusBarMessage(vscode.l10n.t('$(clippy) torchwise: report copied'), 4000);
   }
 }
 
-function asking(current: () => LanguageClient | undefined): Ask {
+/** Asks the server that runs at the moment. */
+export function asking(current: () => LanguageClient | undefined): Ask {
   return async (command, ...args) =>
     current()?.sendRequest(ExecuteCommandRequest.type, { command, arguments: args });
 }
@@ -61,7 +72,7 @@ async function withArguments(command: string, args: unknown[], ask: Ask): Promis
   switch (command) {
     case 'torchwise.showMemoryReport':
     case 'torchwise.showAllFindings': {
-      const uri = typeof args[0] === 'string' ? args[0] : editor?.document.uri.toString();
+      const uri = typeof args[0] === 'string' ? args[0] : activeUri();
       return uri ? [uri] : undefined;
     }
     case 'torchwise.showEvidence': {
@@ -86,7 +97,7 @@ async function withArguments(command: string, args: unknown[], ask: Ask): Promis
 async function pickRule(ask: Ask): Promise<string | undefined> {
   const rules = (await ask('torchwise.listRules')) as Rule[] | undefined;
   const items = (rules ?? []).map((rule) => ({ label: rule.name, description: rule.code, detail: rule.claim }));
-  const options = { title: 'torchwise: explain a rule', matchOnDescription: true, matchOnDetail: true };
+  const options = { title: vscode.l10n.t('torchwise: explain a rule'), matchOnDescription: true, matchOnDetail: true };
   return (await vscode.window.showQuickPick(items, options))?.label;
 }
 
@@ -99,8 +110,8 @@ async function chooseGpus(ask: Ask): Promise<void> {
     .map((card) => ({ label: card.name, description: card.summary, picked: chosen.has(card.name) }))
     .sort((one, other) => Number(other.picked) - Number(one.picked));
   const picked = await vscode.window.showQuickPick(items, {
-    title: 'torchwise: GPUs that estimates are compared with',
-    placeHolder: 'Nothing chosen: as in pyproject.toml',
+    title: vscode.l10n.t('torchwise: GPUs that estimates are compared with'),
+    placeHolder: vscode.l10n.t('Nothing chosen: as in pyproject.toml'),
     canPickMany: true,
     matchOnDescription: true,
   });
@@ -116,16 +127,14 @@ async function chooseGpus(ask: Ask): Promise<void> {
 function titleOf(command: string, args: unknown[]): string | undefined {
   const subject = decodeURIComponent(String(args[0] ?? '').split('/').at(-1)?.split('#')[0] ?? '');
   switch (command) {
-    case 'torchwise.showMemoryReport':
-      return `Memory of ${subject}`;
     case 'torchwise.showAllFindings':
-      return `Findings in ${subject}`;
+      return vscode.l10n.t('Findings in {0}', subject);
     case 'torchwise.showEvidence':
-      return `Evidence in ${subject}`;
+      return vscode.l10n.t('Evidence in {0}', subject);
     case 'torchwise.explainRule':
-      return `Rule ${subject}`;
+      return vscode.l10n.t('Rule {0}', subject);
     case 'torchwise.showStatistics':
-      return 'torchwise statistics';
+      return vscode.l10n.t('torchwise statistics');
     default:
       return undefined;
   }

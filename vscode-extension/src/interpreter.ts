@@ -13,8 +13,13 @@ export interface Interpreter {
   readonly source: string;
 }
 
+/** What is used of the Python extension's interface; all of it may be missing. */
 interface PythonExtension {
-  environments?: { getActiveEnvironmentPath(resource?: vscode.Uri): { path: string } };
+  environments?: {
+    getActiveEnvironmentPath?(resource?: vscode.Uri): { path: string };
+    resolveEnvironment?(environment: unknown): Promise<{ executable: { uri?: vscode.Uri } } | undefined>;
+    onDidChangeActiveEnvironmentPath?: vscode.Event<unknown>;
+  };
 }
 
 export interface Search {
@@ -49,13 +54,13 @@ export function launch(launcher: string): string[] {
 async function candidates(): Promise<Interpreter[]> {
   const chosen = vscode.workspace.getConfiguration('torchwise').get<string>('interpreter', '').trim();
   if (chosen) {
-    return [{ python: resolve(chosen), source: 'setting torchwise.interpreter' }];
+    return [{ python: resolve(chosen), source: vscode.l10n.t('setting torchwise.interpreter') }];
   }
   const found: Interpreter[] = [];
   // the selected environment may lie in the workspace: not before it is trusted
   const selected = vscode.workspace.isTrusted ? await selectedEnvironment() : undefined;
   if (selected) {
-    found.push({ python: selected, source: 'selected Python environment' });
+    found.push({ python: selected, source: vscode.l10n.t('selected Python environment') });
   }
   for (const name of process.platform === 'win32' ? ['python', 'py'] : ['python3', 'python']) {
     found.push({ python: name, source: 'PATH' });
@@ -65,16 +70,42 @@ async function candidates(): Promise<Interpreter[]> {
 
 /** What the Python extension has selected; it is optional. */
 async function selectedEnvironment(): Promise<string | undefined> {
-  const extension = vscode.extensions.getExtension<PythonExtension>('ms-python.python');
-  if (!extension) {
-    return undefined;
-  }
   try {
-    const api = extension.isActive ? extension.exports : await extension.activate();
-    return api.environments?.getActiveEnvironmentPath(vscode.workspace.workspaceFolders?.[0]?.uri).path;
+    const environments = (await pythonExtension())?.environments;
+    const chosen = environments?.getActiveEnvironmentPath?.(vscode.workspace.workspaceFolders?.[0]?.uri);
+    // the path may be that of the environment's folder
+    const resolved = chosen && (await environments?.resolveEnvironment?.(chosen));
+    return resolved?.executable.uri?.fsPath ?? chosen?.path;
   } catch {
     return undefined;
   }
+}
+
+async function pythonExtension(): Promise<PythonExtension | undefined> {
+  const extension = vscode.extensions.getExtension<PythonExtension>('ms-python.python');
+  return extension?.isActive ? extension.exports : await extension?.activate();
+}
+
+/** Calls back when another environment is selected, if that decides which Python runs the server. */
+export function onDidSelectInterpreter(act: () => void): vscode.Disposable {
+  const listeners: vscode.Disposable[] = [];
+  void pythonExtension().then(
+    (python) => {
+      const changed = python?.environments?.onDidChangeActiveEnvironmentPath;
+      if (changed) {
+        listeners.push(
+          changed(() => {
+            const isChosen = vscode.workspace.getConfiguration('torchwise').get<string>('interpreter', '').trim();
+            if (!isChosen && vscode.workspace.isTrusted) {
+              act();
+            }
+          }),
+        );
+      }
+    },
+    () => undefined, // a Python extension that cannot start is as good as none
+  );
+  return { dispose: () => listeners.forEach((listener) => listener.dispose()) };
 }
 
 function resolve(python: string): string {

@@ -1,7 +1,8 @@
-"""Writes the settings into the extension's manifest: `python -m torchwise_server.lsp.manifest package.json`.
+"""Writes the settings into the extension's manifest: `python -m torchwise_server.lsp.manifest`.
 
 Settings are declared once, in `options` and in the analysis. A project setting has no default in the
-editor (null): what is not chosen there is left to the project's pyproject.toml.
+editor (null): what is not chosen there is left to the project's pyproject.toml. The texts go to
+package.nls.json beside it, where translations start from.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from torchwise_server.lsp.options import EDITOR_FIELDS
 # What decides the exit status, or which files a folder stands for, means nothing in an editor
 _COMMAND_LINE_ONLY = ("fail_on", "fail_confidence", "exclude", "extend_exclude", "min_confidence")
 
+_PREFIX = "setting."
 _CHOICES = {"run_on": ["type", "save"]}
 
 _OF_THE_EXTENSION: dict[str, dict[str, object]] = {
@@ -62,11 +64,35 @@ def properties() -> dict[str, dict[str, object]]:
     return {**made, **_OF_THE_EXTENSION}
 
 
-def render(manifest: str) -> str:
-    """The manifest with its settings up to date."""
+def render(manifest: str, strings: str) -> tuple[str, str]:
+    """The manifest and its texts (package.nls.json) with their settings up to date."""
     package = cast("dict[str, dict[str, object]]", json.loads(manifest))
-    package["contributes"]["configuration"] = {"title": "torchwise", "properties": properties()}
-    return json.dumps(package, indent=2, ensure_ascii=False) + "\n"
+    known = cast("dict[str, str]", json.loads(strings))
+    texts = {key: text for key, text in known.items() if not key.startswith(_PREFIX)}
+    named = {name: _keyed(name, declared, texts) for name, declared in properties().items()}
+    package["contributes"]["configuration"] = {"title": "torchwise", "properties": named}
+    return _written(package), _written(texts)
+
+
+def _keyed(name: str, declared: dict[str, object], texts: dict[str, str]) -> dict[str, object]:
+    """The declaration with keys in place of texts, which are put into `texts`."""
+    made: dict[str, object] = {}
+    key = _PREFIX + name.removeprefix("torchwise.")
+    for field, value in declared.items():
+        if field in ("description", "markdownDescription"):
+            texts[key] = str(value)
+            made[field] = f"%{key}%"
+        elif field == "enumDescriptions":
+            said = [str(text) for text in cast("list[object]", value)]
+            texts.update({f"{key}.{number}": text for number, text in enumerate(said)})
+            made[field] = [f"%{key}.{number}%" for number in range(len(said))]
+        else:
+            made[field] = value
+    return made
+
+
+def _written(value: object) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
 
 
 def _name(item: Field[object]) -> str:
@@ -96,5 +122,8 @@ def _project(item: Field[object]) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    target = Path(sys.argv[1])
-    target.write_text(render(target.read_text("utf-8")), "utf-8")
+    target = Path(sys.argv[1]) if len(sys.argv) > 1 else Path("vscode-extension/package.json")
+    beside = target.with_name("package.nls.json")
+    made, texts = render(target.read_text("utf-8"), beside.read_text("utf-8"))
+    target.write_text(made, "utf-8")
+    beside.write_text(texts, "utf-8")

@@ -14,7 +14,9 @@ from torchwise_memory.report import (
     GpuVerdict,
     Interval,
     Kind,
+    ModuleMemory,
     Origin,
+    Phase,
     PlanField,
     Remedy,
     Source,
@@ -37,7 +39,7 @@ _VERDICTS = {
     Verdict.OOM: "does not fit {}",
     Verdict.UNKNOWN: "unknown on {}",
 }
-_LOOPS = {
+LOOPS = {
     Kind.TRAINING: "training loop",
     Kind.GENERATION: "generation loop",
     Kind.INFERENCE: "inference loop",
@@ -82,6 +84,11 @@ def verdict(gpu: GpuVerdict) -> str:
     return _VERDICTS[gpu.verdict].format(_short(gpu.title))
 
 
+def verdict_word(verdict: Verdict) -> str:
+    """What it means for a card that is named beside it."""
+    return _VERDICTS[verdict].format("").removesuffix(" on ").strip()
+
+
 def alive_hint(groups: Sequence[Alive]) -> str:
     """Behind a line: how much of what it made lives at the peak."""
     return f"{size(sum(group.bytes for group in groups))} at the peak"
@@ -99,15 +106,22 @@ def _short(title: str) -> str:
     return one_line(title).removeprefix("NVIDIA ").removeprefix("GeForce ")
 
 
-def _with_range(interval: Interval) -> str:
-    point = size(interval.point)
-    low, high = size(interval.low), size(interval.high)
-    if low == point == high:
+def _with_range(value: Interval) -> str:
+    point, between = size(value.point), interval(value)
+    if between == point:
         return point
-    unit = point.split()[-1]
-    if low.endswith(unit) and high.endswith(unit):
-        return f"{point} ({low.removesuffix(' ' + unit)}–{high.removesuffix(' ' + unit)})"
-    return f"{point} ({low}–{high})"
+    unit = " " + point.split()[-1]
+    is_shared = size(value.low).endswith(unit) and size(value.high).endswith(unit)
+    return f"{point} ({between.removesuffix(unit) if is_shared else between})"
+
+
+def interval(value: Interval) -> str:
+    """From where to where, the unit once if it is the same: `1.70–1.75 GiB`."""
+    low, high = size(value.low), size(value.high)
+    if low == high:
+        return low
+    unit = high.split()[-1]
+    return f"{low.removesuffix(' ' + unit)}–{high}"
 
 
 # --------------------------------------------------------------------------- hover and report
@@ -129,7 +143,7 @@ def memory_report(
     """Everything known about the memory of one file."""
     parts = [f"# Memory of {prose(name)}"]
     for estimate in estimates:
-        parts.append(f"## {_LOOPS[estimate.kind].capitalize()} at {link(estimate.origin)}")
+        parts.append(f"## {LOOPS[estimate.kind].capitalize()} at {link(estimate.origin)}")
         parts.append(
             _sections(
                 _headline(estimate),
@@ -158,18 +172,34 @@ def _headline(estimate: Estimate) -> str:
     peak = estimate.peak.allocated
     if peak is None:
         return "**Peak memory: not known**"
-    where = f", in the {estimate.phase.value} pass" if estimate.phase else ""
-    if estimate.phase is not None and estimate.phase.value == "optimizer":
-        where = ", in the optimizer step"
-    line = f"**Peak {_with_range(peak)} per GPU**{where}"
-    if estimate.parameters is not None:
-        line += f" · {amount(estimate.parameters)} parameters"
-        if estimate.trainable_parameters not in (None, estimate.parameters):
-            line += f", {amount(estimate.trainable_parameters or 0)} trainable"
-    if estimate.gpus_used > 1:
-        line += f" · {estimate.gpus_used} GPUs"
+    where = peak_phase(estimate)
+    line = f"**Peak {_with_range(peak)} per GPU**{', ' + where if where else ''}"
+    line = " · ".join([line, *headline_facts(estimate)])
     verdicts = ", ".join(verdict(gpu) for gpu in estimate.gpus)
     return f"{line}\n\n{verdicts[:1].upper()}{verdicts[1:]}" if verdicts else line
+
+
+def peak_phase(estimate: Estimate) -> str:
+    """When the peak comes; empty where that is not known."""
+    if estimate.phase is None:
+        return ""
+    return (
+        "in the optimizer step"
+        if estimate.phase is Phase.OPTIMIZER
+        else f"in the {estimate.phase.value} pass"
+    )
+
+
+def headline_facts(estimate: Estimate) -> list[str]:
+    """What stands beside the peak: how large the model is, how many cards there are."""
+    facts: list[str] = []
+    if estimate.parameters is not None:
+        trainable = estimate.trainable_parameters
+        partly = "" if trainable in (None, estimate.parameters) else f", {amount(trainable or 0)} trainable"
+        facts.append(f"{amount(estimate.parameters)} parameters{partly}")
+    if estimate.gpus_used > 1:
+        facts.append(f"{estimate.gpus_used} GPUs")
+    return facts
 
 
 def _peaks(estimate: Estimate) -> str:
@@ -226,18 +256,30 @@ def _plan(estimate: Estimate, link: Link) -> str:
 
 
 def _value(entry: PlanField) -> str:
+    if entry.value is None or isinstance(entry.value, tuple | bool):
+        return plain_value(entry) or "?"
+    return _code(str(entry.value))
+
+
+def plain_value(entry: PlanField) -> str:
+    """A fact of the plan as plain text; empty where it says nothing."""
     if entry.value is None:
-        return "?"
+        return "?" if entry.source is Source.UNKNOWN else ""
     if isinstance(entry.value, tuple):
         return " × ".join(str(item) for item in entry.value)
     if isinstance(entry.value, bool):
         return "yes" if entry.value else "no"
-    return _code(str(entry.value))
+    return one_line(str(entry.value))
+
+
+def plan_note(entry: PlanField) -> str:
+    """How a fact of the plan is known, where it was not simply read."""
+    return _SOURCES.get(entry.source, "")
 
 
 def _where(entry: PlanField, link: Link) -> str:
     place = link(entry.origin) if entry.origin else ""
-    note = _SOURCES.get(entry.source, "")
+    note = plan_note(entry)
     why = prose(entry.why)
     return ", ".join(part for part in (place, note, why) if part)
 
@@ -251,6 +293,26 @@ def _remedies(remedies: Iterable[Remedy]) -> str:
             for item in remedies
         ],
     )
+
+
+def layer_hover(entry: ModuleMemory, estimate: Estimate) -> str:
+    """What the modules that one line makes hold on the card."""
+    times = f" × {entry.count}" if entry.count > 1 else ""
+    head = f"**{prose(entry.name)}{times}**"
+    if entry.parameters:
+        head += f": {amount(entry.parameters)} parameters, {size(entry.weight_bytes)} of weights"
+    peak = estimate.peak.allocated
+    if entry.alive_bytes is None or peak is None:
+        return head
+    if entry.alive_bytes == 0:
+        return f"{head}\n\nNothing that {_its(entry)} made is alive at the peak."
+    share = 100 * entry.alive_bytes / max(peak.point, 1)
+    part = f"{share:.0f} %" if share >= 0.5 else "less than 1 %"
+    return f"{head}\n\n{size(entry.alive_bytes)} that {_its(entry)} made is alive at the peak, {part} of it."
+
+
+def _its(entry: ModuleMemory) -> str:
+    return "its forward pass" if entry.count == 1 else "their forward passes"
 
 
 # --------------------------------------------------------------------------- findings and rules

@@ -46,6 +46,8 @@ class Editor:
         self.hint_refreshes = 0
         self.diagnostic_refreshes = 0
         self.registered: list[lsp.Registration] = []
+        self.estimated: list[dict[str, object]] = []  # a notification of the product's own
+        self.applied: list[lsp.ApplyWorkspaceEditParams] = []
         self.parts: list[lsp.WorkspaceDocumentDiagnosticReport] = []  # partial results
         self.stderr: list[str] = []
         self._news = asyncio.Condition()
@@ -232,6 +234,16 @@ async def launched(name: str, command: list[str]) -> Editor:
         editor.diagnostic_refreshes += 1
         await editor.heard()
 
+    async def estimated(params: object) -> None:
+        assert isinstance(plain(params), dict)
+        editor.estimated.append(plain(params))  # type: ignore[arg-type]
+        await editor.heard()
+
+    async def applied(params: lsp.ApplyWorkspaceEditParams) -> lsp.ApplyWorkspaceEditResult:
+        editor.applied.append(params)
+        await editor.heard()
+        return lsp.ApplyWorkspaceEditResult(applied=True)
+
     async def registered(params: lsp.RegistrationParams) -> None:
         editor.registered += params.registrations
         await editor.heard()
@@ -240,6 +252,8 @@ async def launched(name: str, command: list[str]) -> Editor:
     client.feature(lsp.WORKSPACE_INLAY_HINT_REFRESH)(hint_refresh)
     client.protocol.fm.features[lsp.WORKSPACE_DIAGNOSTIC_REFRESH] = diagnostic_refresh
     client.feature(lsp.CLIENT_REGISTER_CAPABILITY)(registered)
+    client.protocol.fm.features["torchwise/estimated"] = estimated
+    client.protocol.fm.features[lsp.WORKSPACE_APPLY_EDIT] = applied
 
     # pytest-lsp's own handlers keep no versions
     async def published(params: lsp.PublishDiagnosticsParams) -> None:
@@ -281,6 +295,17 @@ async def _listen(editor: Editor, stream: asyncio.StreamReader) -> None:
         editor.stderr.append(line.decode().rstrip())
         sys.stderr.buffer.write(line)
         await editor.heard()
+
+
+def plain(value: object) -> object:
+    """What came without a declared type, as dictionaries and lists."""
+    if isinstance(value, list | tuple) and not hasattr(value, "_asdict"):
+        return [plain(item) for item in value]
+    if hasattr(value, "_asdict"):
+        return {key: plain(item) for key, item in value._asdict().items()}
+    if hasattr(value, "__dict__"):
+        return {key: plain(item) for key, item in vars(value).items()}
+    return value
 
 
 def _report(item: dict[str, object]) -> lsp.WorkspaceDocumentDiagnosticReport:

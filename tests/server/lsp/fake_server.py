@@ -24,12 +24,15 @@ from torchwise_memory.report import (
     GpuVerdict,
     Interval,
     Kind,
+    ModuleMemory,
+    Moment,
     Origin,
     Peak,
     Phase,
     PlanField,
     Remedy,
     Source,
+    TextEdit,
     Unanswered,
     Verdict,
 )
@@ -142,7 +145,17 @@ def estimate(path: str, line: int, size_gib: int, gpus: tuple[str, ...]) -> Esti
         (Alive(GIB, "activations of fc", Origin(path, line + 1)),),
         ("the card is not known",),
         tuple(GpuVerdict(name, GPU_TITLES.get(name, name), 24 * GIB, Verdict.FITS) for name in gpus),
-        (Remedy("micro-batch 4", GIB, GIB, "more steps"),),
+        (
+            Remedy("micro-batch 4", GIB, GIB, "more steps", (TextEdit(path, 0, 0, 0, 1, "4"),)),
+            Remedy("something else", GIB, GIB, "time"),
+        ),
+        timeline=(
+            Moment(Phase.FORWARD, Origin(path, line + 1), {"weights": GIB // 2}),
+            Moment(Phase.BACKWARD, Origin(path, line + 1), {"weights": GIB}),
+            Moment(Phase.FORWARD, None, {"weights": GIB // 2}),
+            Moment(Phase.OPTIMIZER, Origin(path, line + 1), {"weights": GIB // 2}),
+        ),
+        modules=(ModuleMemory(Origin(path, 1), "Net", 2, 1_000_000, 4_000_000, size_gib * GIB // 4),),
     )
 
 

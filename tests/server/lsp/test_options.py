@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
+
+from scripts.l10n_bundle import texts
 
 from torchwise_analysis.policy import Surface
 from torchwise_analysis.settings import Settings
@@ -11,7 +14,9 @@ from torchwise_server import __version__
 from torchwise_server.lsp.manifest import properties, render
 from torchwise_server.lsp.options import EditorOptions, read_options
 
-MANIFEST = Path(__file__).parents[3] / "vscode-extension" / "package.json"
+EXTENSION = Path(__file__).parents[3] / "vscode-extension"
+MANIFEST = EXTENSION / "package.json"
+STRINGS = EXTENSION / "package.nls.json"
 
 
 def test_editor_wins_over_the_project_and_silence_leaves_it() -> None:
@@ -35,7 +40,17 @@ def test_what_the_extension_keeps_for_itself_is_no_mistake() -> None:
     assert read_options(defaults) == (EditorOptions(), ())
 
 
+def test_every_text_of_the_manifest_has_its_words() -> None:
+    used = set(re.findall(r"%([\w.]+)%", MANIFEST.read_text("utf-8")))
+    assert used == set(json.loads(STRINGS.read_text("utf-8")))
+
+
+def test_every_text_of_the_extension_can_be_translated() -> None:
+    listed = json.loads((EXTENSION / "l10n" / "bundle.l10n.json").read_text("utf-8"))
+    assert listed == {text: text for text in texts(EXTENSION / "src")}, "run python scripts/l10n_bundle.py"
+
+
 def test_manifest_is_up_to_date() -> None:
-    text = MANIFEST.read_text("utf-8")
-    assert text == render(text), "run python -m torchwise_server.lsp.manifest vscode-extension/package.json"
+    text, strings = MANIFEST.read_text("utf-8"), STRINGS.read_text("utf-8")
+    assert (text, strings) == render(text, strings), "run python -m torchwise_server.lsp.manifest"
     assert json.loads(text)["version"] == __version__

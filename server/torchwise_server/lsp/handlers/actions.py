@@ -71,7 +71,7 @@ def resolve(ls: TorchwiseServer, action: lsp.CodeAction) -> lsp.CodeAction:
     if document is None or document.version != version or document.checked is None:
         return action
     if number == _ALL:
-        action.edit = _edit(ls, _all_safe_edits(document))
+        action.edit = edit_of(ls, _all_safe_edits(document))
         return action
     finding = document.checked.findings[cast(int, number)]
     action.edit = _offers(ls, document, finding)[cast(int, choice)].edit()
@@ -117,7 +117,7 @@ def _offers(ls: TorchwiseServer, document: OpenDocument, finding: Finding) -> li
     file = SourceFile(document.path, str(document.text))
     offers.append(
         _Offer(
-            f"Ignore {finding.rule} here", False, True, lambda: _edit(ls, ignore_here(file, finding).edits)
+            f"Ignore {finding.rule} here", False, True, lambda: edit_of(ls, ignore_here(file, finding).edits)
         )
     )
     if not _begins_with_cell_magic(document):
@@ -126,7 +126,7 @@ def _offers(ls: TorchwiseServer, document: OpenDocument, finding: Finding) -> li
                 f"Ignore {finding.rule} in this file",
                 False,
                 True,
-                lambda: _edit(ls, ignore_in_file(file, finding).edits),
+                lambda: edit_of(ls, ignore_in_file(file, finding).edits),
             )
         )
     return [*offers, *_in_project(ls, document, finding)]
@@ -138,7 +138,7 @@ def _offer(ls: TorchwiseServer, fix: Fix) -> _Offer:
     if not is_safe:
         note = "changes training"
         title = f"{title[:-1]}; {note})" if title.endswith(")") and " (" in title else f"{title} ({note})"
-    return _Offer(title, True, is_safe, lambda: _edit(ls, fix.edits))
+    return _Offer(title, True, is_safe, lambda: edit_of(ls, fix.edits))
 
 
 def _begins_with_cell_magic(document: OpenDocument) -> bool:
@@ -165,7 +165,7 @@ def _in_project(ls: TorchwiseServer, document: OpenDocument, finding: Finding) -
     change = project_file.ignoring(text, finding.rule)
     if change is not None:
         edit = Edit(Place(str(path), Span(*change.start, *change.end)), change.text)
-        yield _Offer(title, False, True, lambda: _edit(ls, (edit,)))
+        yield _Offer(title, False, True, lambda: edit_of(ls, (edit,)))
 
 
 def _project_file(ls: TorchwiseServer, document: OpenDocument) -> Path | None:
@@ -208,7 +208,7 @@ def _fix_all(ls: TorchwiseServer, document: OpenDocument, kind: str) -> lsp.Code
     return lsp.CodeAction(
         title="Fix all torchwise findings that have a safe fix",
         kind=kind,
-        edit=None if ls.session.client.lazy_edits else _edit(ls, _all_safe_edits(document)),
+        edit=None if ls.session.client.lazy_edits else edit_of(ls, _all_safe_edits(document)),
         data=[document.uri, document.version, _ALL, 0],
     )
 
@@ -237,7 +237,8 @@ def _collide(one: Edit, other: Edit) -> bool:
 # --------------------------------------------------------------------------- protocol
 
 
-def _edit(ls: TorchwiseServer, edits: Sequence[Edit]) -> lsp.WorkspaceEdit | None:
+def edit_of(ls: TorchwiseServer, edits: Sequence[Edit]) -> lsp.WorkspaceEdit | None:
+    """Edits of ours as the client takes them; None if one of them cannot be shown."""
     session = ls.session
     ordered = sorted(edits, key=lambda edit: (edit.place.path, edit.place.span))
     return workspace_edit(

@@ -6,12 +6,13 @@ from pathlib import Path
 
 from lsprotocol import types as lsp
 
-from torchwise_analysis.findings import Finding, Place
+from torchwise_analysis.findings import Edit, Finding, Place
 from torchwise_analysis.policy import display
 from torchwise_analysis.rules import all_rules, explain, rule_named
 from torchwise_analysis.source.nodes import Span
 from torchwise_server import __version__
 from torchwise_server.lsp.documents import OpenDocument
+from torchwise_server.lsp.handlers.actions import edit_of
 from torchwise_server.lsp.links import link_from
 from torchwise_server.lsp.markdown import (
     evidence_report,
@@ -20,9 +21,12 @@ from torchwise_server.lsp.markdown import (
     lens_title,
     memory_report,
 )
+from torchwise_server.lsp.panel import memory_panel
 from torchwise_server.lsp.server import TorchwiseServer
 
 SHOW_MEMORY_REPORT = "torchwise.showMemoryReport"
+MEMORY_PANEL = "torchwise.memoryPanel"
+APPLY_REMEDY = "torchwise.applyRemedy"
 SHOW_ALL_FINDINGS = "torchwise.showAllFindings"
 SHOW_EVIDENCE = "torchwise.showEvidence"
 REPORT_AS_MARKDOWN = "torchwise.reportAsMarkdown"
@@ -39,6 +43,8 @@ _NO_LOOP = "No training loop was found in this file."
 
 def register(server: TorchwiseServer) -> None:
     server.run_command(SHOW_MEMORY_REPORT, show_memory_report)
+    server.run_command(MEMORY_PANEL, show_memory_panel)
+    server.run_command(APPLY_REMEDY, apply_remedy)
     server.run_command(SHOW_ALL_FINDINGS, show_all_findings)
     server.run_command(SHOW_EVIDENCE, show_evidence)
     server.run_command(REPORT_AS_MARKDOWN, report_as_markdown)
@@ -63,6 +69,33 @@ async def show_memory_report(ls: TorchwiseServer, uri: str) -> str:
     brief = [lens_title(estimate, stale=False) for estimate in (answer.estimates if answer else ())]
     brief += [f"line {entry.origin.line}: {entry.message}" for entry in (answer.unanswered if answer else ())]
     return _shown(ls, report, "\n".join(brief) or _NO_LOOP)
+
+
+async def show_memory_panel(ls: TorchwiseServer, uri: str) -> dict[str, object] | None:
+    """The memory of one document as plain values, for a client that draws it; None where it is not open."""
+    document = ls.session.document(uri)
+    if document is None:
+        return None
+    return memory_panel(ls.session, document, await ls.session.estimated(document))
+
+
+async def apply_remedy(ls: TorchwiseServer, uri: str, version: int, loop: int, remedy: int) -> bool:
+    """Have the client make the edit of one remedy; False where the code has changed since it was offered."""
+    document = ls.session.document(uri)
+    answer = document.estimated if document else None
+    if document is None or answer is None or not document.version == version == answer.made_at:
+        return False
+    chosen = answer.estimates[loop].remedies[remedy]
+    edits = [
+        Edit(Place(edit.path, Span(edit.line, edit.column, edit.end_line, edit.end_column)), edit.text)
+        for edit in chosen.edits
+    ]
+    made = edit_of(ls, edits) if edits else None
+    if made is None:
+        return False
+    label = f"torchwise: {chosen.change}"
+    answered = await ls.workspace_apply_edit_async(lsp.ApplyWorkspaceEditParams(made, label))
+    return answered.applied
 
 
 async def show_all_findings(ls: TorchwiseServer, uri: str) -> str:

@@ -23,12 +23,14 @@ from torchwise_server.lsp.markdown import (
     estimate_hover,
     finding_hover,
     gpu_help,
+    layer_hover,
     rule_help,
     unanswered_hover,
 )
 from torchwise_server.lsp.server import TorchwiseServer
 from torchwise_server.lsp.text import Position
 
+_NAME = re.compile(r"[^\W\d]\w*")
 _STRING = re.compile(r"\"([^\"\\\r\n]+)\"|'([^'\\\r\n]+)'")
 # A string names a card only where the line is about one: "a10" and "t4" are words of other trades too.
 _ABOUT_CARDS = re.compile(r"gpu|device.?name|accelerator|nvidia|geforce|tesla|radeon|instinct", re.IGNORECASE)
@@ -50,6 +52,7 @@ def hover(ls: TorchwiseServer, params: lsp.HoverParams) -> lsp.Hover | None:
     parts = [
         *_findings(ls, document, place),
         *_estimates(ls, document, place),
+        *_layers(document, place),
         *_comment_words(document, place),
         *_cards(document, place),
     ]
@@ -76,6 +79,24 @@ def _estimates(ls: TorchwiseServer, document: OpenDocument, place: Position) -> 
 
     yield from (estimate_hover(estimate, link) for estimate in answer.estimates if is_here(estimate.origin))
     yield from (unanswered_hover(entry) for entry in answer.unanswered if is_here(entry.origin))
+
+
+def _layers(document: OpenDocument, place: Position) -> Iterator[str]:
+    """What the modules hold whose class is named here, where this line makes them; in the highest loop."""
+    answer = document.estimated
+    known = [one for one in answer.estimates if one.peak.allocated] if answer else []
+    if answer is None or not known:
+        return
+    name = _name_at(document.text.line(place.line), place.column)
+    highest = max(known, key=lambda one: one.peak.allocated.point if one.peak.allocated else 0)
+    for entry in highest.modules:
+        line = document.current_line(entry.origin.line - 1, answer.made_at)
+        if entry.origin.path == document.path and line == place.line and entry.name == name:
+            yield layer_hover(entry, highest)
+
+
+def _name_at(line: str, column: int) -> str | None:
+    return next((match[0] for match in _NAME.finditer(line) if match.start() <= column <= match.end()), None)
 
 
 def _comment_words(document: OpenDocument, place: Position) -> Iterator[str]:

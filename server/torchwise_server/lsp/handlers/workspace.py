@@ -15,11 +15,15 @@ from torchwise_server.lsp.documents import Checked, Estimated, OpenDocument
 from torchwise_server.lsp.handlers import contained, contained_async, hints, lens
 from torchwise_server.lsp.handlers.diagnostics import push, start_over
 from torchwise_server.lsp.options import EditorOptions, read_options, table_of
+from torchwise_server.lsp.panel import estimated_brief
 from torchwise_server.lsp.progress import LongWork
 from torchwise_server.lsp.server import TorchwiseServer
 from torchwise_server.lsp.session import Client
 
 logger = logging.getLogger(__name__)
+
+# A notification of ours, for clients that show reports: an estimate is there, or another one.
+ESTIMATED = "torchwise/estimated"
 
 _WATCHED = "**/{pyproject.toml,*.py,*.json,*.yaml,*.yml}"
 
@@ -108,6 +112,8 @@ def _answers(ls: TorchwiseServer) -> Callable[[OpenDocument, Answer], None]:
         if isinstance(answer, Checked) and not ls.session.client.pulls_diagnostics:
             push(ls, document)
         elif isinstance(answer, Estimated):
+            if ls.session.client.shows_reports:
+                ls.protocol.notify(ESTIMATED, estimated_brief(document))
             lens.refresh(ls, document)
             hints.refresh(ls, document)
         for failure in [answer.message] if isinstance(answer, Failure) else _failures(answer):
