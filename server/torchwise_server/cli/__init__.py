@@ -24,6 +24,7 @@ COMMANDS = {
     "explain": "say what a rule looks for, and why",
     "rules": "list all rules",
     "gpus": "list the GPUs that estimates know",
+    "profile": "tell the peak VRAM of a real model's step, run on fake tensors (needs PyTorch)",
     "server": "start the language server (editors do this)",
 }
 

@@ -1,0 +1,304 @@
+"""The live guard against the estimate from source of the same step, and what it leaves untouched."""
+
+# PyTorch is not installed where the types are checked.
+# pyright: reportMissingImports=false
+from __future__ import annotations
+
+import json
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from torchwise_analysis.names.project import Project
+from torchwise_analysis.plan import EstimateRequest, estimate_module
+from torchwise_analysis.source import lower_text
+from torchwise_memory.report import Interval, Verdict
+from torchwise_server.cli import main
+
+torch: Any = pytest.importorskip(
+    "torch", reason="PyTorch is not installed in this environment (see `make test-torch`)"
+)
+pytestmark = pytest.mark.torch
+
+TRANSFORMER = """
+    class Block(nn.Module):
+        def __init__(self, d, h):
+            super().__init__()
+            self.h = h
+            self.n1, self.n2 = nn.LayerNorm(d), nn.LayerNorm(d)
+            self.qkv, self.out = nn.Linear(d, 3 * d), nn.Linear(d, d)
+            self.up, self.down = nn.Linear(d, 4 * d), nn.Linear(4 * d, d)
+
+        def forward(self, x):
+            b, t, d = x.shape
+            q, k, v = self.qkv(self.n1(x)).chunk(3, dim=-1)
+            q, k, v = (y.view(b, t, self.h, d // self.h).transpose(1, 2) for y in (q, k, v))
+            a = F.softmax((q @ k.transpose(-2, -1)) * (d // self.h) ** -0.5, dim=-1)
+            x = x + self.out((a @ v).transpose(1, 2).reshape(b, t, d))
+            return x + self.down(F.gelu(self.up(self.n2(x))))
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed = nn.Embedding(4000, 128)
+            self.blocks = nn.Sequential(*[Block(128, 4) for _ in range(3)])
+            self.head = nn.Linear(128, 4000, bias=False)
+            self.head.weight = self.embed.weight
+
+        def forward(self, x):
+            return self.head(self.blocks(self.embed(x))).view(-1, 4000)
+
+    def make():
+        return Model(), torch.randint(0, 4000, (8, 128)), torch.randint(0, 4000, (1024,))
+"""
+CONVOLUTIONS = """
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            first, second = nn.Conv2d(3, 64, 3, padding=1), nn.Conv2d(64, 64, 3, padding=1)
+            self.first = nn.Sequential(first, nn.BatchNorm2d(64), nn.ReLU(inplace=True))
+            self.second = nn.Sequential(second, nn.BatchNorm2d(64))
+            self.head = nn.Linear(64, 10)
+
+        def forward(self, x):
+            x = self.first(x)
+            x = F.max_pool2d(F.relu(x + self.second(x)), 2)
+            return self.head(x.mean((2, 3)))
+
+    def make():
+        return Model(), torch.randn(32, 3, 64, 64), torch.randint(0, 10, (32,))
+"""
+OPTIMIZERS = {
+    "adamw": "torch.optim.AdamW(model.parameters(), foreach=True)",
+    "sgd": "torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, foreach=True)",
+}
+IMPORTS = "import torch\nfrom torch import nn\nimport torch.nn.functional as F\n"
+LOOP = """
+    model, x, y = make()
+    model, x, y = model.cuda(), x.cuda(), y.cuda()
+    optimizer = {optimizer}
+    for step in range(100):
+        optimizer.zero_grad()
+        output = model(x)
+        loss = F.cross_entropy(output, y)
+        loss.backward()
+        {clip}
+        optimizer.step()
+"""
+
+
+def made(source: str) -> tuple[Any, Any, Any]:
+    namespace: dict[str, Any] = {}
+    exec(IMPORTS + textwrap.dedent(source), namespace)
+    model, x, y = namespace["make"]()
+    return model, x, y
+
+
+def from_source(source: str, optimizer: str, clip: str) -> Interval:
+    text = IMPORTS + textwrap.dedent(source) + textwrap.dedent(LOOP).format(optimizer=optimizer, clip=clip)
+    report = estimate_module(
+        lower_text("train.py", text), Project([], []), EstimateRequest(with_remedies=False)
+    )
+    allocated = report.estimates[0].peak.allocated
+    assert allocated is not None
+    return allocated
+
+
+@pytest.mark.parametrize("clipped", [False, True])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("source", [TRANSFORMER, CONVOLUTIONS])
+def test_the_same_step_from_source_and_from_live_objects(source: str, optimizer: str, clipped: bool) -> None:
+    from torchwise_memory.live import Step, VRAMGuard
+
+    model, x, y = made(source)
+    clip = "nn.utils.clip_grad_norm_(model.parameters(), 1.0)" if clipped else ""
+    live = eval(OPTIMIZERS[optimizer], {"torch": torch, "model": model})
+    loss = torch.nn.functional.cross_entropy
+    step = Step(loss=lambda output, _: loss(output, y), clip_norm=1.0 if clipped else None)
+    peak = VRAMGuard(model, live, batch=x, step=step, gpu="a100").check().peak
+    assert peak is not None and peak.allocated is not None
+    expected = from_source(source, OPTIMIZERS[optimizer], clip)
+    # the labels lie on the host here and on the card there
+    assert peak.allocated.point == pytest.approx(expected.point, rel=0.02)
+
+
+def test_nothing_of_the_run_is_changed() -> None:
+    from torchwise_memory.live import VRAMGuard
+
+    model, x, _ = made(CONVOLUTIONS)
+    optimizer = torch.optim.Adam(model.parameters())
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    before = {name: each.clone() for name, each in model.state_dict().items()}
+    parameters, random = list(model.parameters()), torch.get_rng_state()
+    report = VRAMGuard(model, optimizer, batch=x).check()
+    assert report.peak is not None, report.why
+    assert all(now is then for now, then in zip(model.parameters(), parameters, strict=True))
+    assert all(torch.equal(each, before[name]) for name, each in model.state_dict().items())
+    assert not optimizer.state and all(each.grad is None for each in parameters)
+    assert torch.equal(torch.get_rng_state(), random)
+    optimizer.step()
+    scheduler.step()
+    assert scheduler.last_epoch == 1
+
+
+def test_a_step_that_needs_values_is_told_and_leaves_the_exact_parts() -> None:
+    from torchwise_memory.live import VRAMGuard
+
+    class Model(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(8, 8)
+
+        def forward(self, x: Any) -> Any:
+            return self.layer(x) if x.sum().item() > 0 else x
+
+    model = Model()
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(2, 8)).sum().backward()
+    optimizer.step()
+    report = VRAMGuard(model, optimizer, batch=torch.ones(2, 8), gpu="t4").check()
+    assert report.peak is None and report.card is None
+    assert "fake tensors" in report.why and "unknown" in report.text()
+    assert report.exact.parameters == report.exact.gradients == 288
+    assert report.exact.optimizer == 2 * 288 + 2 * 4  # two moments, and a counter for each parameter
+    assert all(each.grad is not None for each in model.parameters())
+
+
+def test_the_guard_refuses_what_cannot_fit_and_only_warns_of_what_may_not() -> None:
+    from torchwise_memory.live import VRAMGuard, WillNotFitError
+
+    with torch.device("meta"):
+        model = torch.nn.Linear(80_000, 80_000)
+    entered: list[str] = []
+    guard = VRAMGuard(model, shapes=((4, 80_000), torch.float32), gpu="t4", say=entered.append)
+    with pytest.raises(WillNotFitError, match="GiB"), guard:
+        raise AssertionError("entered")
+    assert len(entered) == 1 and "T4" in entered[0] and "OOM" in entered[0]
+    report = VRAMGuard(model, shapes=((4, 80_000), torch.float32), gpu="h200").check()
+    assert report.card is not None and report.card.verdict is Verdict.FITS
+
+
+def test_as_a_decorator() -> None:
+    from torchwise_memory.live import VRAMGuard
+
+    said: list[str] = []
+    model = torch.nn.Linear(8, 8)
+
+    @VRAMGuard(model, shapes=((4, 8), torch.float32), gpu="t4", say=said.append)
+    def train(rounds: int) -> int:
+        return rounds + 1
+
+    assert train(3) == 4
+    assert len(said) == 1 and "fits" in said[0]
+
+
+def test_the_batch_by_position_by_name_and_as_shapes() -> None:
+    from torchwise_memory.live import VRAMGuard
+
+    class Model(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(64, 64)
+
+        def forward(self, a: Any, b: Any) -> Any:
+            return {"loss": (self.layer(a) * b).sum()}
+
+    model = Model()
+    a, b = torch.ones(32, 64), torch.ones(32, 64)
+    ways: list[dict[str, Any]] = [
+        {"batch": (a, b)},
+        {"batch": {"a": a, "b": b}},
+        {"shapes": [(a.shape, a.dtype), (b.shape, b.dtype)]},
+    ]
+    peaks = [VRAMGuard(model, **way).check().peak for way in ways]
+    assert peaks[0] is not None and peaks.count(peaks[0]) == 3
+    with pytest.raises(TypeError, match="either"):
+        VRAMGuard(model)
+
+
+def test_accumulation_keeps_gradients_beside_activations() -> None:
+    from torchwise_memory.live import Step, VRAMGuard
+
+    model, x, _ = made(CONVOLUTIONS)
+    optimizer = torch.optim.SGD(model.parameters())
+    one, four = (
+        VRAMGuard(model, optimizer, batch=x, step=Step(accumulate=count)).check().peak for count in (1, 4)
+    )
+    assert one is not None and one.allocated and four is not None and four.allocated
+    gradients = sum(each.numel() * 4 for each in model.parameters())
+    assert 0.5 * gradients < four.allocated.point - one.allocated.point < 2 * gradients
+
+
+@pytest.fixture
+def processes() -> Any:
+    """Four processes, of which this is the first and the others are not there."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    torch.distributed.init_process_group("fake", rank=0, world_size=4, store=FakeStore())
+    yield 4
+    torch.distributed.destroy_process_group()
+
+
+def test_buckets_of_distributed_data_parallel(processes: int) -> None:
+    from torchwise_memory.live import VRAMGuard
+
+    model, x, _ = made(CONVOLUTIONS)
+    alone = VRAMGuard(model, batch=x).check()
+    wrapped = VRAMGuard(torch.nn.parallel.DistributedDataParallel(model), batch=x).check()
+    assert wrapped.peak and wrapped.peak.allocated and alone.peak and alone.peak.allocated
+    buckets = sum(each.numel() * 4 for each in model.parameters())
+    assert wrapped.peak.allocated.point - alone.peak.allocated.point == buckets
+
+
+def test_a_share_of_what_fully_shard_divides(processes: int) -> None:
+    from torch.distributed.fsdp import fully_shard
+
+    from torchwise_memory.live import VRAMGuard
+
+    model = torch.nn.Sequential(*[torch.nn.Linear(512, 512) for _ in range(8)])
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+    whole = VRAMGuard(model, optimizer, shapes=((4, 512), torch.float32)).check()
+    for layer in model:
+        fully_shard(layer)
+    fully_shard(model)
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+    sharded = VRAMGuard(model, optimizer, shapes=((4, 512), torch.float32)).check()
+    assert sharded.peak is not None, sharded.why
+    assert whole.by_purpose["weights"] == pytest.approx(4 * sharded.by_purpose["weights"], rel=0.02)
+    assert whole.by_purpose["optimizer"] == pytest.approx(4 * sharded.by_purpose["optimizer"], rel=0.02)
+    hooks = [hook for module in model.modules() for hook in module._forward_pre_hooks.values()]
+    assert len(hooks) >= 9  # they are on again
+
+
+def test_live_bytes_of_tied_weights_count_once() -> None:
+    from torchwise_memory.live.guard import exact_bytes
+
+    model, _, _ = made(TRANSFORMER)
+    unique = sum(each.numel() * 4 for each in model.parameters())
+    assert exact_bytes(model).parameters == unique
+
+
+def test_profile_runs_a_factory(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    source = """
+        import torch
+        def make():
+            model = torch.nn.Linear(64, 64)
+            return model, torch.optim.SGD(model.parameters()), torch.ones(2, 64)
+        def fail():
+            raise KeyError("weights.pt")
+        def wrong():
+            return 3
+    """
+    (tmp_path / "profiled_here.py").write_text(textwrap.dedent(source))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [*__import__("sys").path])
+    assert main(["profile", "profiled_here:make", "--gpu", "t4", "--format", "json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["exact"]["parameters"] == (64 * 64 + 64) * 4
+    assert answer["gpu"]["verdict"] == "fits"
+    for factory, words in (("fail", "KeyError"), ("wrong", "must return"), ("absent", "AttributeError")):
+        assert main(["profile", f"profiled_here:{factory}"]) == 2
+        assert words in capsys.readouterr().err
+    assert main(["profile", "no-colon"]) == 2
