@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 from torchwise_analysis.findings import Finding
 from torchwise_analysis.policy import FailureLevel, at_least_confidence, fails
 from torchwise_analysis.settings import Settings, SettingsFinder
-from torchwise_server.cli import Exit, UsageError
-from torchwise_server.cli.console import Progress, report_console
+from torchwise_server.cli import Exit, UsageError, reporting
+from torchwise_server.cli.console import Progress
 from torchwise_server.cli.files import STDIN, Inputs, collect
 from torchwise_server.cli.options import Parser, add_verbose, shown_path
-from torchwise_server.cli.output import complain, say
+from torchwise_server.cli.output import complain
 from torchwise_server.cli.selecting import add_selection, require_known_selection, settings_for
 from torchwise_server.reporters.words import one_line
 
@@ -72,10 +72,12 @@ def run(words: list[str]) -> int:
     outcome = _check(inputs, stdin, options, finder, reader)
     if outcome.read == 0:
         _say_nothing_read(inputs, outcome.run.problems)
-        if options.format == "json":
-            _report(options, outcome.run, reader)
+        if options.format != "text":
+            reporting.report(options, outcome.run, reader.sources)
         return Exit.FAILED
-    _report(options, outcome.run, reader)
+    if options.update_baseline:
+        return reporting.update_baseline(options, outcome.run, reader.sources)
+    reporting.report(options, outcome.run, reader.sources)
     return _status(outcome)
 
 
@@ -87,8 +89,9 @@ def _parser() -> Parser:
     parser.add_argument(
         "paths", nargs="*", metavar="PATH", help="file, folder, pattern, or - for standard input (default: .)"
     )
-    parser.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
     add_selection(parser)
+    reporting.add_narrowing(parser)
+    reporting.add_output(parser)
     parser.add_argument(
         "--statistics", action="store_true", help="add counts by rule and what was not analysed"
     )
@@ -146,10 +149,17 @@ def _check(
     checked = [
         _Checked(report, engine.settings) for report, (engine, _) in zip(reports, documents, strict=True)
     ]
-    return _outcome(checked, problems, read, skipped)
+    return _outcome(checked, problems, read, skipped, options, reader)
 
 
-def _outcome(checked: Sequence[_Checked], problems: Sequence[Problem], read: int, skipped: int) -> _Outcome:
+def _outcome(
+    checked: Sequence[_Checked],
+    problems: Sequence[Problem],
+    read: int,
+    skipped: int,
+    options: argparse.Namespace,
+    reader: Reader,
+) -> _Outcome:
     from torchwise_server.reporters.check_run import CheckRun
 
     best: dict[tuple[object, ...], tuple[Finding, Settings]] = {}
@@ -159,12 +169,17 @@ def _outcome(checked: Sequence[_Checked], problems: Sequence[Problem], read: int
             key = (finding.place.path, finding.place.span, finding.rule)
             if key not in best or _is_better(finding, best[key][0]):
                 best[key] = (finding, one.settings)
-    failing = [finding for finding, settings in best.values() if _fails(finding, settings)]
+    narrowed = reporting.narrowed([finding for finding, _ in best.values()], options, reader)
+    kept = {id(finding) for finding in narrowed.findings}
+    failing = [
+        finding for finding, settings in best.values() if id(finding) in kept and _fails(finding, settings)
+    ]
     shown = [
         finding
         for finding, settings in best.values()
+        if id(finding) in kept
         # what fails a run is always shown, or nobody could say why it failed
-        if at_least_confidence(finding.confidence, settings.min_confidence) or _fails(finding, settings)
+        and (at_least_confidence(finding.confidence, settings.min_confidence) or _fails(finding, settings))
     ]
     silent: Counter[str] = Counter()
     for one in checked:
@@ -173,11 +188,15 @@ def _outcome(checked: Sequence[_Checked], problems: Sequence[Problem], read: int
     every_problem = (*problems, *(problem for one in checked for problem in one.report.problems))
     run = CheckRun(
         findings=tuple(sorted(shown, key=_order)),
-        hidden=len(best) - len(shown),
+        hidden=len(kept) - len(shown),
         problems=tuple(dict.fromkeys(every_problem)),
         files=read,
         skipped_by_text=skipped,
         not_analysed=dict(silent),
+        failing=tuple(sorted(failing, key=_order)),
+        unchanged=narrowed.unchanged,
+        known=narrowed.known,
+        gone=narrowed.gone,
     )
     return _Outcome(run, read, is_failing=bool(failing))
 
@@ -195,17 +214,6 @@ def _order(finding: Finding) -> tuple[object, ...]:
 
 
 # --------------------------------------------------------------------------- reporting
-
-
-def _report(options: argparse.Namespace, run: CheckRun, reader: Reader) -> None:
-    if options.format == "json":
-        from torchwise_server.reporters import check_json
-
-        say(check_json.render(run, reader.sources))
-        return
-    from torchwise_server.reporters import check_text
-
-    check_text.render(run, reader.sources, report_console(), statistics=options.statistics)
 
 
 def _status(outcome: _Outcome) -> int:

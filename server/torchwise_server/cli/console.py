@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import time
-from typing import TYPE_CHECKING, cast
+from typing import IO, TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,6 +25,16 @@ def report_console() -> Console:
     keep_printing_whatever_the_encoding()
     width = None if sys.stdout.isatty() or os.environ.get("COLUMNS") else _PLAIN_WIDTH
     return Console(markup=False, highlight=False, emoji=False, soft_wrap=False, width=width)
+
+
+def plain_console(file: IO[str]) -> Console:
+    """The console for a report that goes to a file: no colours, no links, a fixed width."""
+    from rich.console import Console
+
+    return Console(
+        file=file, markup=False, highlight=False, emoji=False, width=_PLAIN_WIDTH, color_system=None,
+        force_terminal=False,
+    )  # fmt: skip
 
 
 def keep_printing_whatever_the_encoding() -> None:

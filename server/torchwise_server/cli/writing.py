@@ -67,6 +67,37 @@ def write(original: Original, data: bytes) -> None:
         raise NotWrittenError(error.strerror or str(error)) from error
 
 
+def write_new(path: Path, data: bytes) -> None:
+    """Write a report to a file of whatever content, or none yet; to a pipe or device as it comes.
+
+    Raises:
+        NotWrittenError: it cannot be written; what was there is left as it was.
+    """
+    try:
+        if path.exists() and not path.is_file() and not path.is_dir():
+            path.write_bytes(data)
+            return
+        real = Path(os.path.realpath(path))
+        if real.is_dir():
+            raise NotWrittenError("is a folder")
+        temporary = real.with_name(f".{real.name[:100]}.{secrets.token_hex(6)}.torchwise")
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_FOLLOW | _BINARY, 0o666)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+                file.flush()
+                if real.exists():
+                    _take_over(file.fileno(), real.stat())
+                os.fsync(file.fileno())
+            temporary.replace(real)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
+    except OSError as error:
+        raise NotWrittenError(error.strerror or str(error)) from error
+
+
 @contextmanager
 def _folder(path: Path) -> Generator[int, None, None]:
     """A handle of a folder, reached without following a link."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from rich.cells import cell_len
@@ -20,7 +21,7 @@ from torchwise_server.reporters.words import count, one_line, visible
 
 COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.HINT: "cyan"}
 _SAFETY = {Safety.SAFE: " (safe: same values, gradients and updates)", Safety.UNSAFE: " (only when asked)"}
-_PROBLEMS = {
+PROBLEMS = {
     ProblemKind.UNREADABLE: "not read",
     ProblemKind.SYNTAX: "not parsed",
     ProblemKind.UNANSWERED: "not answered",
@@ -31,11 +32,21 @@ _DIFF_STYLES = {"-": "red", "+": "green", " ": "dim"}
 _MOST_DIFF_LINES = 8
 
 
-def render(run: CheckRun, sources: Sources, console: Console, *, statistics: bool = False) -> None:
-    """Print the whole report."""
-    writer = _Writer(sources, console)
-    for finding in run.findings:
-        writer.finding(finding)
+def render(
+    run: CheckRun,
+    sources: Sources,
+    console: Console,
+    *,
+    statistics: bool = False,
+    group_by: str | None = None,
+) -> None:
+    """Print the whole report. group_by: `file`, `rule` or `severity`."""
+    writer = Writer(sources, console)
+    for title, findings in grouped(run, sources, group_by):
+        if title:
+            writer.title(title, len(findings))
+        for finding in findings:
+            writer.finding(finding)
     for problem in run.problems:
         writer.problem(problem)
     if run.problems:
@@ -45,13 +56,48 @@ def render(run: CheckRun, sources: Sources, console: Console, *, statistics: boo
     writer.summary(run)
 
 
-class _Writer:
+def grouped(
+    run: CheckRun, sources: Sources, group_by: str | None
+) -> Iterator[tuple[str, tuple[Finding, ...]]]:
+    """The findings with the title of each group; one group without a title where none is asked for."""
+    if group_by is None:
+        yield "", run.findings
+        return
+    titles = {
+        "file": lambda finding: one_line(sources.name(finding.place.path)),
+        "rule": lambda finding: finding.rule,
+        "severity": lambda finding: finding.severity.value,
+    }
+    title: Callable[[Finding], str] = titles[group_by]
+    groups: dict[str, list[Finding]] = {}
+    for finding in run.findings:
+        groups.setdefault(title(finding), []).append(finding)
+    order = [severity.value for severity in Severity] if group_by == "severity" else sorted(groups)
+    if group_by == "rule":
+        order.sort(key=lambda name: -len(groups[name]))
+    for name in order:
+        if name in groups:
+            yield name, tuple(groups[name])
+
+
+def summary(run: CheckRun) -> str:
+    """The closing line without its final stop."""
+    return _summary(run).plain.rstrip(".")
+
+
+class Writer:
     """Printing with the same sources on the same console."""
 
     def __init__(self, sources: Sources, console: Console) -> None:
         self.sources = sources
         self.console = console
         self.unicode = (console.encoding or "ascii").lower().startswith("utf")
+
+    def title(self, words: str, number: int) -> None:
+        rule = "─" if self.unicode else "-"
+        line = f"{rule}{rule} {words} ({number}) "
+        self.print(Text(line + rule * max(0, self.console.width - cell_len(line)), style="bold blue"))
+        self.print(Text())
 
     # ------------------------------------------------------------------ a finding
 
@@ -74,14 +120,14 @@ class _Writer:
         self.print(Text())
 
     def _heading(self, finding: Finding, colour: str) -> Text:
-        heading = self._address(finding.place)
+        heading = self.address(finding.place)
         heading.append("  ").append(finding.severity.value, style=f"bold {colour}")
         heading.append("  ").append(finding.rule, style="bold").append(f" {finding.code}", style="dim")
         if finding.confidence is not Confidence.CERTAIN:
             heading.append(f"  ({finding.confidence.value})", style="dim")
         return heading
 
-    def _address(self, place: Place) -> Text:
+    def address(self, place: Place) -> Text:
         name = one_line(self.sources.name(place.path))
         where = f"{name}:{self.sources.line(place.path, place.span.line)}:{place.span.column + 1}"
         return Text(where, style=self._link(place.path))
@@ -176,7 +222,7 @@ class _Writer:
         name = one_line(self.sources.name(problem.path))
         where = name if problem.line is None else f"{name}:{self.sources.line(problem.path, problem.line)}"
         text = (
-            Text().append(where, style="bold").append(f"  {_PROBLEMS[problem.kind]}  ", style="bold magenta")
+            Text().append(where, style="bold").append(f"  {PROBLEMS[problem.kind]}  ", style="bold magenta")
         )
         self.wrapped(text.append(visible(problem.message)), indent=0, hanging=2)
 
@@ -227,6 +273,12 @@ def _summary(run: CheckRun) -> Text:
     fixable = sum(any(fix.edits for fix in finding.fixes) for finding in run.findings)
     if fixable:
         text.append(f"; {fixable} with a fix")
+    if run.unchanged:
+        text.append(f"; {run.unchanged} on lines that did not change")
+    if run.known:
+        text.append(f"; {run.known} in the baseline")
+    if run.gone:
+        text.append(f"; {run.gone} of the baseline are gone (--update-baseline)")
     if run.hidden:
         text.append(f"; {run.hidden} more possible, not shown (--min-confidence possible)")
     if run.problems:

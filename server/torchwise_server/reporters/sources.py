@@ -24,6 +24,10 @@ class Sources:
         cell = self.cell(path, line)
         return str(line + 1) if cell is None else f"cell {cell[0]}:{cell[1]}"
 
+    def at(self, path: str, line: int) -> str:
+        """`name:line` of a line (from 0)."""
+        return f"{self.name(path)}:{self.line(path, line)}"
+
     def cell_fields(self, path: str, line: int) -> dict[str, int]:
         """Where a line (from 0) of a notebook's joined code stands in the notebook, for JSON."""
         cell = self.cell(path, line)
