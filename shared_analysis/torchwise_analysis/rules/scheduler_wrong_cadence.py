@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from torchwise_analysis.findings import Evidence, Fix, Place, Safety, Severity
-from torchwise_analysis.fixes import SourceFile
+from torchwise_analysis.findings import Edit, Evidence, Fix, Place, Safety, Severity
+from torchwise_analysis.fixes import SourceFile, append_to, expression_at
 from torchwise_analysis.interp.abstract.events import (
     Configured,
+    LoopBounded,
     LoopEntered,
     Prepared,
     SchedulerBuilt,
@@ -19,7 +21,8 @@ from torchwise_analysis.interp.abstract.loops import LoopKind
 from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.interp.abstract.values import Const, Kind, Obj, Unknown, Value, alternatives
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
-from torchwise_analysis.rules._reading import called, distinct, grade, step
+from torchwise_analysis.rules._reading import called, distinct, doubt, grade, step
+from torchwise_analysis.source import nodes
 
 WRONG = """
 import torch
@@ -78,18 +81,20 @@ RULE = Rule(
         "the unit of the plan cannot be read from the constructor",
         "a horizon of all batches with a step per batch, or of epochs with a step per epoch",
         "the step stands under a test of its own (every n-th batch)",
-        "Accelerate prepared the scheduler: it steps with the processes",
+        "Accelerate prepared the scheduler: it steps with the processes, and only its length is judged",
         "Lightning's dictionary says `interval`, or manual optimisation steps it",
         "warm restarts and plateau schedules, whose unit is a choice",
     ),
     grading=(
         "Always an error. Certain when the constructor names the unit (`steps_per_epoch`, the length of the "
         "loader, the Trainer's number of batches); likely when the unit follows from numbers: a horizon that "
-        "equals the number of epochs, or a decay that leaves nothing after 1,000 batches."
+        "equals the number of epochs, a decay that leaves nothing after 1,000 batches, or a script that may "
+        "run as one process only."
     ),
     fix=(
-        "Advice only: move the step to the loop of the unit, or plan in the other unit. For Lightning return "
-        'a dictionary with `"interval": "step"`.'
+        "Advice: move the step to the loop of the unit, or plan in the other unit. For Lightning return "
+        'a dictionary with `"interval": "step"`. For a schedule that Accelerate prepared: its lengths times '
+        "the number of processes; unsafe, since the learning rate changes."
     ),
     references=(
         Reference(
@@ -110,6 +115,90 @@ RULE = Rule(
         ),
     ),
     examples=(
+        Example(
+            "Accelerate moves a prepared schedule once for each process",
+            """
+import torch
+from accelerate import Accelerator
+from torch import nn
+from torch.utils.data import DataLoader
+from transformers import get_scheduler
+
+
+def main(args, data):
+    accelerator = Accelerator()
+    model = nn.Linear(12, 4)
+    optimizer = torch.optim.AdamW(model.parameters())
+    loader = DataLoader(data, batch_size=8, shuffle=True)
+    steps = args.max_steps
+    decay = get_scheduler("cosine", optimizer, num_training_steps=steps)
+            ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ scheduler-wrong-cadence error likely
+    model, optimizer, loader, decay = accelerator.prepare(model, optimizer, loader, decay)
+    done = 0
+    while done < args.max_steps:
+        for x, y in loader:
+            accelerator.backward(nn.functional.cross_entropy(model(x), y))
+            optimizer.step()
+            decay.step()
+            optimizer.zero_grad()
+            done += 1
+""",
+            fixed="""
+import torch
+from accelerate import Accelerator
+from torch import nn
+from torch.utils.data import DataLoader
+from transformers import get_scheduler
+
+
+def main(args, data):
+    accelerator = Accelerator()
+    model = nn.Linear(12, 4)
+    optimizer = torch.optim.AdamW(model.parameters())
+    loader = DataLoader(data, batch_size=8, shuffle=True)
+    steps = args.max_steps
+    decay = get_scheduler("cosine", optimizer, num_training_steps=steps * accelerator.num_processes)
+    model, optimizer, loader, decay = accelerator.prepare(model, optimizer, loader, decay)
+    done = 0
+    while done < args.max_steps:
+        for x, y in loader:
+            accelerator.backward(nn.functional.cross_entropy(model(x), y))
+            optimizer.step()
+            decay.step()
+            optimizer.zero_grad()
+            done += 1
+""",
+        ),
+        Example(
+            "Lengths that count the steps of all processes",
+            """
+import torch
+from accelerate import Accelerator
+from torch import nn
+from torch.utils.data import DataLoader
+from transformers import get_linear_schedule_with_warmup
+
+
+def main(args, data):
+    accelerator = Accelerator()
+    model = nn.Linear(12, 4)
+    optimizer = torch.optim.AdamW(model.parameters())
+    loader = DataLoader(data, batch_size=8, shuffle=True)
+    steps = args.max_steps * accelerator.num_processes
+    schedule = get_linear_schedule_with_warmup(optimizer, 0, steps)
+    model, optimizer, loader, schedule = accelerator.prepare(model, optimizer, loader, schedule)
+    done = 0
+    while True:
+        for x, y in loader:
+            accelerator.backward(nn.functional.cross_entropy(model(x), y))
+            optimizer.step()
+            schedule.step()
+            optimizer.zero_grad()
+            done += 1
+            if done >= args.max_steps:
+                break
+""",
+        ),
         Example(
             "A decay for epochs at every batch",
             """
@@ -287,6 +376,9 @@ def detect(trace: Trace) -> Iterator[Hit]:
     for configured in trace.of(Configured):
         if configured.hook == "configure_optimizers":
             yield from _of_lightning(trace, configured)
+    for prepared in trace.of(Prepared):
+        if prepared.owner.kind is Kind.ACCELERATOR:
+            yield from _per_process(trace, prepared)
 
 
 # --------------------------------------------------------------------------- planned in batches
@@ -418,6 +510,82 @@ def _equal(first: Value, second: Value) -> bool:
     return False
 
 
+# --------------------------------------------------------------------------- accelerate
+
+
+class _TooShort(NamedTuple):
+    """A schedule whose lengths count the steps of one process, and who runs several."""
+
+    scheduler: Obj
+    accelerator: str
+
+
+def _per_process(trace: Trace, prepared: Prepared) -> Iterator[Hit]:
+    """A prepared scheduler moves once for each process at every step of the optimizer.
+
+    [accelerate `AcceleratedScheduler.step`: num_processes moves unless `split_batches`]
+    """
+    arguments = prepared.owner.arguments
+    alone = [arguments.get("split_batches"), arguments.get("dataloader_config")]
+    follows = arguments.get("step_scheduler_with_optimizer")
+    if arguments.open or any(value is not None for value in (*alone, follows)):
+        return
+    moved = {move.scheduler.id: move for move in trace.of(SchedulerStep)}
+    bounds = [event for event in trace.of(LoopBounded) if isinstance(event.bound, Unknown)]
+    for scheduler in prepared.objects:
+        horizon = scheduler.arguments.get("num_training_steps", _total_at(scheduler))
+        if scheduler.id not in moved or scheduler.place is None or not isinstance(horizon, Unknown):
+            continue
+        bound = next((event for event in bounds if _equal(horizon, event.bound)), None)
+        if bound is None or "rank" in horizon.taint or "?" in (horizon.symbol or ""):
+            continue
+        yield Hit(
+            scheduler.place,
+            Severity.ERROR,
+            grade(1),
+            f"{called(scheduler, 'this schedule')} is as long as the run of one process, but a prepared "
+            "scheduler moves once for each process at every step: with n processes the learning rate is at "
+            "its end after 1/n of the run. Multiply its lengths by `num_processes`."
+            + doubt((True, "how many processes run is not known")),
+            distinct(
+                (
+                    Evidence(scheduler.place, f"its length is `{horizon.symbol}` steps"),
+                    Evidence(prepared.place, "Accelerate prepares it: it moves with every process"),
+                    Evidence(bound.place, f"and the loop ends after `{horizon.symbol}` steps"),
+                    Evidence(moved[scheduler.id].place, "it moves here"),
+                )
+            ),
+            frozenset({("scheduler", scheduler.id)}),
+            _TooShort(scheduler, prepared.owner.name),
+        )
+
+
+def _total_at(scheduler: Obj) -> int:
+    return 3 if scheduler.type_name.endswith(".get_scheduler") else 2
+
+
+def _longer(file: SourceFile, found: _TooShort) -> tuple[Edit, ...]:
+    """The lengths, written as keywords, times the number of processes."""
+    place = found.scheduler.place
+    call = None if place is None or place.path != file.path else expression_at(file.module, place.span)
+    if place is None or not isinstance(call, nodes.Call):
+        return ()
+    shift = place.span.line - call.span.line
+    given = {keyword.name: keyword.value for keyword in call.keywords}
+    if "num_training_steps" not in given:
+        return ()
+    factor = f" * {found.accelerator}.num_processes"
+    out: list[Edit] = []
+    for name in ("num_warmup_steps", "num_training_steps"):
+        value = given.get(name)
+        if value is None or (isinstance(value, nodes.Constant) and value.value == 0):
+            continue
+        if not isinstance(value, nodes.Name | nodes.Attribute | nodes.Constant | nodes.Call):
+            return ()
+        out.append(append_to(Place(file.path, value.span.shifted(shift)), factor))
+    return tuple(out)
+
+
 # --------------------------------------------------------------------------- lightning
 
 
@@ -473,5 +641,10 @@ def _hit(place: Place, plan: _Plan, message: str, links: list[Evidence], schedul
     )
 
 
-def fixes(hit: Hit, file: SourceFile) -> Iterator[Fix]:  # noqa: ARG001 - the signature of BuildFixes
+def fixes(hit: Hit, file: SourceFile) -> Iterator[Fix]:
+    if isinstance(hit.facts, _TooShort):
+        edits = _longer(file, hit.facts)
+        title = "Multiply the lengths by the number of processes (changes the schedule)"
+        yield Fix(title, Safety.UNSAFE if edits else Safety.ADVICE, edits)
+        return
     yield Fix("Step the schedule in the unit that it is planned in", Safety.ADVICE, ())

@@ -299,7 +299,8 @@ def sum_(m: Machine, call: Call) -> va.Value:
         value = iteration.element(m, value, call.node)
     found = m.tensors(value)
     if not found:
-        return va.unknown(None, taint=m.taint(value))
+        items = m.items(value) if isinstance(value, va.Obj) else ()
+        return va.unknown(None, taint=m.taint(value, *items))
     return tensors.combine(m, found, call.node)
 
 

@@ -95,6 +95,7 @@ def apply(
         sources=one.sources | m.sources_of(arguments),
         shape=() if reduction in ("mean", "sum") else None,
         device=one.device,
+        taint=frozenset(["loss"]),
     )
 
 
@@ -107,7 +108,15 @@ def _of_unknown(
         m.objects[obj.id] = obj
     pass_ = m.start_pass(obj, call.node, arguments, "loss", belief=True)
     out = m.attach(pass_, arguments, call.node)
-    return va.Tensor(out.evidence, out.passes, out.tokens, reduction=reduction, sources=out.sources, shape=())
+    return va.Tensor(
+        out.evidence,
+        out.passes,
+        out.tokens,
+        reduction=reduction,
+        sources=out.sources,
+        shape=(),
+        taint=frozenset(["loss"]),
+    )
 
 
 def _reduction(options: va.Arguments) -> str | None:

@@ -326,7 +326,8 @@ def _run(m: Machine, obj: va.Obj, pass_: int, call: Call, top: bool, in_sequence
         place = obj.place or m.place(call.node)
         width = obj.arguments.get("out_features", 1)
         size = width.value if isinstance(width, va.Const) and isinstance(width.value, int) else None
-        shape: tuple[int | str | None, ...] | None = (None, size) if last == "Linear" and size else None
+        rows = found[0].shape if found and found[0].shape and found[0].shape[0] == "batch" else (None, None)
+        shape: tuple[int | str | None, ...] | None = (*rows[:-1], size) if last == "Linear" and size else None
         return m.attach(pass_, values, call.node, activation=va.Activation("linear", place), shape=shape)
     if last in _KEEPING_LAYERS:
         if (
@@ -336,7 +337,9 @@ def _run(m: Machine, obj: va.Obj, pass_: int, call: Call, top: bool, in_sequence
             and obj.place is not None
         ):
             m.emit(ev.DropoutCall, call.node, how="built", built=obj.place)
-        return found[0] if found else m.attach(pass_, values, call.node)
+        kept = found[0] if found else m.attach(pass_, values, call.node)
+        is_flat = last == "Flatten" and not tuple(obj.arguments)
+        return replace(kept, shape=("batch", None)) if is_flat else kept
     if last in _RECURRENT:
         parts = (m.attach(pass_, values, call.node), m.attach(pass_, values, call.node))
         return m.sequence(parts, None, va.Kind.TUPLE)

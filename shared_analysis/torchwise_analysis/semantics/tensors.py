@@ -343,11 +343,11 @@ def call_method(m: Machine, value: va.Tensor, call: Call) -> va.Value:
             rebind(m, node, out)
         return out
     if name in _CUTTING:
-        return replace(
-            cut(m, value, node, name, activation=None, shape=None), taint=value.taint | {"integer"}
-        )
+        if name == "argmax":
+            _picked(m, value, call, 0)
+        return replace(cut(m, value, node, name, activation=None, shape=None), taint=_chosen(value, name))
     if name in _FACTS:
-        return va.unknown(None)
+        return va.unknown(None, taint=_size_taint(call))
     if name in ("to", "cuda", "type", "half", "float", "double", "bfloat16"):
         return _moved(m, value, call)
     if name in (
@@ -392,10 +392,32 @@ def call_method(m: Machine, value: va.Tensor, call: Call) -> va.Value:
         rebind(m, node, gate)
         return gate
     out = combine(m, [value, *m.all_tensors(call.arguments)], node)
-    out = replace(out, activation=None, shape=None, taint=out.taint | m.taint(*call.arguments))
+    shape = value.shape if name in ("masked_fill", "masked_fill_") else None
+    shape = ("batch", None, None) if name == "bmm" else shape
+    out = replace(out, activation=None, shape=shape, taint=out.taint | m.taint(*call.arguments))
     if name.endswith("_") and not name.endswith("__"):
         rebind(m, node, out)
     return out
+
+
+def _picked(m: Machine, value: va.Tensor, call: Call, position: int) -> None:
+    dim, given = dim_argument(call, position)
+    if dim is not None:
+        m.emit(ev.ActivationCall, call.node, name="argmax", input=value, dim=dim, dim_given=given)
+
+
+def _size_taint(call: Call) -> frozenset[str]:
+    """`x.size()` is a shape, `x.size(0)` how many rows there are: the samples of a batch, by convention."""
+    if call.name != "size":
+        return frozenset()
+    if not call.arguments.positional and not call.arguments.keywords:
+        return frozenset(["shape"])
+    return frozenset(["size0"]) if int_of(first_known(call.get("dim", 0))) == 0 else frozenset()
+
+
+def _chosen(value: va.Tensor, name: str) -> frozenset[str]:
+    """The taint of integers and truths computed from a tensor."""
+    return (value.taint - {"loss"}) | ({"integer", "hits"} if name == "eq" else {"integer"})
 
 
 def backward(m: Machine, value: va.Value, call: Call) -> va.Value:
@@ -509,6 +531,10 @@ def _kept(m: Machine, value: va.Tensor, call: Call) -> va.Tensor:
 
 def _shape_after(value: va.Tensor, call: Call) -> tuple[int | str | None, ...] | None:
     shape = value.shape
+    if call.name in ("view", "reshape"):
+        return _sizes_given(call.arguments)
+    if call.name == "flatten" and int_of(call.first()) == 1 and len(call.arguments.positional) == 1:
+        return (shape[0] if shape else "batch", None)
     if shape is None:
         return None
     if call.name in ("contiguous", "clone", "type_as"):
@@ -526,11 +552,19 @@ def _shape_after(value: va.Tensor, call: Call) -> tuple[int | str | None, ...] |
         grown = list(shape)
         grown.insert(position if position >= 0 else len(shape) + 1 + position, 1)
         return tuple(grown)
-    if call.name in ("view", "reshape"):
-        sizes = [int_of(a) for a in call.arguments.positional]
-        if sizes and None not in sizes:
-            return tuple(None if s == -1 else s for s in sizes)
     return None
+
+
+def _sizes_given(arguments: va.Arguments) -> tuple[int | str | None, ...] | None:
+    """The shape that `view(8, 4)` or `view(x.size(0), -1)` asks for; "batch" for the rows of a tensor."""
+    out: list[int | str | None] = []
+    for value in arguments.positional:
+        size = int_of(value)
+        if size is None and not isinstance(value, va.Unknown):
+            return None
+        is_rows = isinstance(value, va.Unknown) and "size0" in value.taint
+        out.append("batch" if is_rows else None if size == -1 else size)
+    return tuple(out) or None
 
 
 def _scaled(m: Machine, value: va.Tensor, call: Call) -> va.Tensor:
@@ -549,12 +583,13 @@ def _scaled(m: Machine, value: va.Tensor, call: Call) -> va.Tensor:
 def compared(m: Machine, value: va.Tensor, node: nd.Node) -> va.Tensor:
     """A comparison: a boolean tensor without graph."""
     mark = va.Cut(m.place(node), "comparison", value.passes) if value.passes else value.cut
+    is_equality = isinstance(node, nd.Compare) and node.ops == ("==",)
     return va.Tensor(
         value.evidence,
         cut=mark,
         sources=value.sources,
         device=value.device,
-        taint=value.taint | {"mask"},
+        taint=(value.taint - {"loss"}) | ({"mask", "hits"} if is_equality else {"mask"}),
         dtype="bool",
     )
 
@@ -727,6 +762,15 @@ def _sizes(m: Machine, call: Call) -> tuple[int | str | None, ...] | None:
     return tuple(sizes) if sizes and None not in sizes else None
 
 
+def _shape_of(last: str, call: Call, value: va.Tensor | None) -> tuple[int | str | None, ...] | None:
+    """What the name alone tells of a result's shape. [torch.bmm: (batch, n, p)]"""
+    if last in ("bmm", "baddbmm"):
+        return ("batch", None, None)
+    if last != "flatten" or value is None:
+        return None
+    return _shape_after(value, Call(last, va.Arguments(call.arguments.positional[1:]), call.node))
+
+
 def torch_function(m: Machine, call: Call) -> va.Value:
     """Any other function of torch on tensors: pure, the result carries graphs and tokens."""
     last = call.last
@@ -743,7 +787,9 @@ def torch_function(m: Machine, call: Call) -> va.Value:
         return activation(m, call)
     if last in _CUTTING:
         one = combine(m, found, call.node)
-        return replace(cut(m, one, call.node, last, activation=None), taint=one.taint | {"integer"})
+        if last == "argmax" and found:
+            _picked(m, one, call, 1)
+        return replace(cut(m, one, call.node, last, activation=None), taint=_chosen(one, last))
     if last in ("mean", "sum", "norm", "logsumexp") and found:
         return _reduced(
             m,
@@ -769,10 +815,12 @@ def torch_function(m: Machine, call: Call) -> va.Value:
                 if out.activation and out.activation.name == "softmax"
                 else va.Activation("log", m.place(call.node))
             )
-        return replace(out, activation=kept, shape=None)
+        return replace(out, activation=kept, shape=_shape_of(last, call, out))
     sources = m.sources_of(call.arguments)
     pass_ = m.forward[1] if m.forward is not None and True in m.passes[m.forward[1]].forward.grad else None
     if pass_ is not None and last not in _CREATING:
         # inside a forward on unknown data: a parameter is usually involved, the pass says it for sure later
-        return m.attach(None, call.arguments, call.node)
-    return va.Tensor(None, sources=sources, taint=m.taint(*call.arguments))
+        return replace(m.attach(None, call.arguments, call.node), shape=_shape_of(last, call, None))
+    shape = _shape_of(last, call, None)
+    link = m.link(call.node, f"{last} computed here") if shape is not None else None
+    return va.Tensor(link, sources=sources, taint=m.taint(*call.arguments), shape=shape)

@@ -569,6 +569,13 @@ class LoopEntered(Event):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class LoopBounded(Event):
+    """The innermost loop goes on while a count is below `bound`, or is left when it gets there."""
+
+    bound: Value
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class FunctionEntered(Event):
     """A function of the project is run."""
 

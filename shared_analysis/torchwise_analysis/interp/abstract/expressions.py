@@ -276,7 +276,10 @@ def _get_item(m: Machine, value: va.Value, index: va.Value, node: nd.Node) -> va
     if isinstance(value, va.StateDict):
         return va.UNKNOWN
     symbol = value.symbol if isinstance(value, va.Unknown) else None
-    return va.unknown(symbol and f"{symbol}[{key!r}]", taint=m.taint(value))
+    taint = m.taint(value)
+    if "shape" in taint:
+        taint = (taint - {"shape"}) | ({"size0"} if key == 0 else frozenset[str]())
+    return va.unknown(symbol and f"{symbol}[{key!r}]", taint=taint)
 
 
 def _indexed(shape: Shape, node: nd.Node) -> Shape:
@@ -804,7 +807,11 @@ def unpack(m: Machine, value: va.Value, targets: tuple[nd.Expr, ...], node: nd.N
         parts = cast("tuple[object, ...]", content)
         if len(parts) == count:
             return [va.Const(None, part) for part in parts]
-    return [va.unknown(None, taint=m.taint(value)) for _ in range(count)]
+    taint = m.taint(value)
+    if "shape" not in taint:
+        return [va.unknown(None, taint=taint) for _ in range(count)]
+    sizes = [va.unknown(None, taint=taint - {"shape"}) for _ in range(count)]
+    return [replace(sizes[0], taint=sizes[0].taint | {"size0"}), *sizes[1:]]
 
 
 def _row(m: Machine, value: va.Value, count: int) -> tuple[va.Value, ...]:

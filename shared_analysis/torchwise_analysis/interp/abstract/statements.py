@@ -160,6 +160,8 @@ def assert_(m: Machine, node: nd.Assert) -> None:
 
 def if_(m: Machine, node: nd.If) -> None:
     truth, _ = conditions.test(m, node.test)
+    if node.body and isinstance(node.body[-1], nd.Break):
+        _bounded(m, node.test, (">=", ">", "=="))
     tests, guards = conditions.last_tests(m), m.guards
     if truth is not None:
         m.guards = conditions.guarded(m, guards, tests, truth)
@@ -356,6 +358,7 @@ def while_(m: Machine, node: nd.While) -> None:
     def prepare(index: int) -> Callable[[], bool]:
         def run() -> bool:
             truth = conditions.test(m, node.test, decide=False)[0]
+            _bounded(m, node.test, ("<", "<="))
             return not (truth is False and index > 0)
 
         return run
@@ -363,6 +366,14 @@ def while_(m: Machine, node: nd.While) -> None:
     _loop(m, node.body, loop, [prepare(i) for i in range(turns)], endless)
     if node.orelse and m.alive:
         m.run_block(node.orelse)
+
+
+def _bounded(m: Machine, test: nd.Expr, ops: tuple[str, ...]) -> None:
+    """Note `while done < most` and `if done >= most: break`."""
+    if isinstance(test, nd.Compare) and len(test.ops) == 1 and test.ops[0] in ops:
+        bound = test.comparators[0]
+        if isinstance(bound, (nd.Name, nd.Attribute)):
+            m.emit(ev.LoopBounded, test, bound=first_known(m.eval(bound)))
 
 
 def _loop(

@@ -249,6 +249,12 @@ class Trace:
         named = cast("dict[object, object]", keyed) if isinstance(keyed, dict) else {}
         return tuple(v for v in (*listed, *named.values()) if isinstance(v, Value))
 
+    def entries(self, oid: int) -> Mapping[object, Value]:
+        """Keyed contents of a dictionary as the last run left them."""
+        keyed = self.facts.get(("d", oid))
+        named = cast("dict[object, object]", keyed) if isinstance(keyed, dict) else {}
+        return {key: value for key, value in named.items() if isinstance(value, Value)}
+
     def holds(self, value: Value | None, oid: int, depth: int = 0) -> bool:
         """Is the value this object, an iterator over it, or a container with it?"""
         if value is None or depth > 3:
