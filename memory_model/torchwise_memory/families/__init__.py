@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from torchwise_memory.families import bert, gpt2, llama, vit
+from torchwise_memory.families import bart, bert, gpt2, llama, t5, vit
 from torchwise_memory.families.base import Config, PreTrainedModel, in_dtype
 from torchwise_memory.runtime.dtypes import DType
 from torchwise_memory.runtime.errors import Unsupported
@@ -50,6 +50,13 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             Family("qwen2", llama.QWEN2, {}, llama.HEADS, {}),
             Family("qwen3", llama.QWEN3, {}, llama.HEADS, {}),
             Family("vit", vit.DEFAULTS, {}, vit.HEADS, vit.CHECKPOINTS),
+            Family("t5", t5.T5, t5.SPELLINGS, t5.HEADS, t5.CHECKPOINTS),
+            Family("mt5", t5.MT5, t5.SPELLINGS, t5.MT5_HEADS, t5.MT5_CHECKPOINTS),
+            Family("bart", bart.BART, bart.SPELLINGS, bart.HEADS, bart.BART_CHECKPOINTS),
+            Family("mbart", bart.MBART, bart.SPELLINGS, bart.MBART_HEADS, bart.MBART_CHECKPOINTS),
+            Family("pegasus", bart.PEGASUS, bart.SPELLINGS, bart.PEGASUS_HEADS, bart.PEGASUS_CHECKPOINTS),
+            Family("marian", bart.MARIAN, bart.SPELLINGS, bart.MARIAN_HEADS, {}),
+            Family("whisper", bart.WHISPER, bart.SPELLINGS, bart.WHISPER_HEADS, bart.WHISPER_CHECKPOINTS),
         )
     }
 )
