@@ -387,6 +387,8 @@ def abs_(m: Machine, call: Call) -> va.Value:
 
 @function("builtins.print", "logging.info", "logging.debug", "logging.warning")
 def print_(m: Machine, call: Call) -> va.Value:
+    if m.scopes.compiled is not None:
+        m.emit(ev.ApiCall, call.node, name=call.name, arguments=call.arguments)
     for value in call.arguments:
         for tensor in m.tensors(value):
             tensors.host_read(m, tensor, call.node, "print", cut=False)

@@ -288,6 +288,10 @@ class Library:
             return _builtin(m, call)
         if last.endswith("DataLoader") and ".distributed." not in name:  # such a one shards by itself
             return data.loader(m, call)
+        if name.startswith("torch_geometric.loader.") and last.endswith("Loader"):
+            return m.make(
+                va.Kind.LOADER, node, name, arguments=arguments
+            )  # of nodes, by arguments of its own
         if last in optimizers.KNOWN_OPTIMIZERS:
             return optimizers.build(m, call)
         if last == "from_pretrained" or name.startswith(_WHOLE_MODELS):
@@ -371,6 +375,8 @@ class Library:
             kind = va.Kind.OPTIMIZER
         elif any(b.endswith("Sampler") for b in bases):
             kind = va.Kind.SAMPLER
+        elif cls.derives("DataLoader"):
+            kind = va.Kind.LOADER
         traits = {"iterable"} if cls.derives("IterableDataset") else set[str]()
         if cls.derives("DistributedSampler"):
             traits.add("sharding")
@@ -390,6 +396,8 @@ class Library:
         if last in contexts.GRAD_DECORATORS and path.startswith("torch"):
             context = va.Context(None, "grad", contexts.GRAD_DECORATORS[last], name=last)
             return replace(function, wraps=(*function.wraps, context))
+        if path in ("torch.compiler.disable", "torch._dynamo.disable"):
+            return replace(function, wraps=(*function.wraps, va.Context(None, "compiled")))
         if path in ("torch.compile", distributed.COMPILER):
             return distributed.compiled(m, function, function.node)
         if path in ("torch.jit.script", "torch.jit.ignore"):

@@ -176,6 +176,13 @@ class Clear(Event):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class GradientsReset(Event):
+    """Gradients of these modules or parameters are cleared, whether an optimizer has them or not."""
+
+    roots: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Clip(Event):
     """Gradients are clipped, measured or otherwise read. how: qualified name or method."""
 
