@@ -59,6 +59,9 @@ def _model(it: Interpreter, plan: dict[str, PlanField]) -> None:
     unread = it.library.unread_model
     if counted is not None:
         plan["model"] = PlanField(counted.name, Source.READ, counted.origin)
+    elif it.library.named_model is not None:
+        name, origin = it.library.named_model
+        plan["model"] = PlanField(name, Source.READ, origin)
     elif unread is not None:
         plan["model"] = PlanField(None, Source.UNKNOWN, unread.origin, unread.why)
 

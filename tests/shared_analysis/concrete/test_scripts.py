@@ -237,7 +237,7 @@ width, batch = c["model"]["width"], c["batch_size"]
     )
     found = estimate(tmp_path, script, c_dot_yaml="# sizes\nbatch_size: 8\nmodel:\n  width: 20\n")
     field = found.plan["micro_batch"]
-    assert (field.value, field.source) == (8, Source.READ)
+    assert (field.value, field.source) == (8, Source.CONFIGURED)
     assert field.origin is not None and field.origin.path.endswith("c.yaml") and field.origin.line == 2
 
 

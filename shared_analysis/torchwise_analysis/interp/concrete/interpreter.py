@@ -28,6 +28,7 @@ from torchwise_analysis.interp.concrete.costs import (
 from torchwise_analysis.interp.concrete.errors import Cancelled, OutOfFuel, Raised, Stopped
 from torchwise_analysis.interp.concrete.expressions import EXPRESSIONS
 from torchwise_analysis.interp.concrete.library import Library
+from torchwise_analysis.interp.concrete.library.launch import LaunchLine
 from torchwise_analysis.interp.concrete.library.training import FRAMEWORK_TEXTS, bound_arguments
 from torchwise_analysis.interp.concrete.loops import Loops
 from torchwise_analysis.interp.concrete.types import Types
@@ -118,6 +119,10 @@ class Interpreter:
         # whether statements that cannot be followed are passed over, and how many were
         self.recovers = False
         self.passed_over = 0
+        # the line of the project that starts the script in this run, None without arguments
+        self.launch: LaunchLine | None = None
+        # the file that the question is about, where another one starts the program
+        self.wanted_path = ""
         self.yields_cache: dict[int, tuple[nodes.Stmt, tuple[nodes.Expr, ...] | None]] = {}
         self.assumptions: dict[str, Origin | None] = {}
         self.notes: list[str] = []
@@ -147,6 +152,11 @@ class Interpreter:
         self._node: nodes.Node | None = None
         self._frame_path = ""
         self._frame_base = 0
+
+    @property
+    def argv(self) -> tuple[str, ...]:
+        """The words that the script is started with."""
+        return () if self.launch is None else self.launch.words
 
     # -- places
 

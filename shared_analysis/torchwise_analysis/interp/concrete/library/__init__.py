@@ -10,6 +10,7 @@ runtime objects and back. Nothing of a runtime object is reachable except throug
 
 from __future__ import annotations
 
+import inspect
 import weakref
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, cast
 
 from torchwise_analysis.interp.concrete.costs import OPERATOR_STEPS
 from torchwise_analysis.interp.concrete.errors import Stopped
-from torchwise_analysis.interp.concrete.library import files, huggingface, training
+from torchwise_analysis.interp.concrete.library import files, huggingface, timm, training, typed_options
 from torchwise_analysis.interp.concrete.library.huggingface import Transformers, helpers
 from torchwise_analysis.interp.concrete.library.imports import Imports
 from torchwise_analysis.interp.concrete.library.spaces import Spaces
@@ -180,7 +181,12 @@ class Library:
         self.ones: weakref.WeakSet[Storage] = weakref.WeakSet()
         self.written: weakref.WeakSet[Storage] = weakref.WeakSet()
         self.transformers = Transformers(it)
-        self.helpers = {**helpers(it), **training.helpers()}
+        self.helpers = {**helpers(it), **training.helpers(), **timm.helpers()}
+        self.helpers |= typed_options.helpers()
+        # a checkpoint that a trainer was to make its model of, and where
+        self.named_model: tuple[str, Origin | None] | None = None
+        # fields that the installed library's text gave a dataclass of the replacement texts
+        self.library_fields: dict[str, frozenset[str]] = {}
         # arguments of objects whose `__init__` runs, for classes that keep them
         self.arguments: dict[int, dict[str, Value]] = {}
         self.counted: Counted | None = None
@@ -330,11 +336,23 @@ class Library:
         if isinstance(receiver, Optimizer):
             self._note_optimizer(native, args, keywords)
         given = [self.argument(v, native.name) for v in args]
+        self._refuse_surplus(native, keywords)
         named = {n: self.argument(v, native.name) for n, v in keywords.items()}
         if "fused" in self.it.changes and any(p.name == "fused" for p in native.params):
             named["fused"] = True
         native.construct(self.it.world, receiver, *given, **named)
         return None
+
+    def _refuse_surplus(self, native: NativeClass, keywords: Keywords) -> None:
+        """What a constructor does not take raises as in Python: programs try options that way."""
+        kinds = {param.kind for param in native.params}
+        taken = {param.name for param in native.params}
+        surplus = next((name for name in keywords if name not in taken), None)
+        if surplus is not None and taken and not kinds & {"VAR_KEYWORD", "VAR_POSITIONAL"}:
+            short = native.name.rpartition(".")[2]
+            raise self.it.error(
+                "TypeError", f"{short}.__init__() got an unexpected keyword argument '{surplus}'"
+            )
 
     def _method(self, function: NativeFunction, name: str, args: list[Value], keywords: Keywords) -> Value:
         """A method of a native class; steps of optimizers are events."""
@@ -391,8 +409,13 @@ class Library:
         alive = [module for ref, _ in self.models if (module := ref()) is not None]
         inner = {id(part) for module in alive for part in module.children.values() if part is not None}
         roots = [module for module in alive if id(module) not in inner and _has_parameters(module)]
-        if roots and self.trained is None:
-            self.trained = self._count(roots)
+        if roots:
+            self.note_trained(roots)
+
+    def note_trained(self, models: list[Module]) -> None:
+        """Models that are to be trained, whether or not the trace comes to that."""
+        if self.trained is None and any(_has_parameters(module) for module in models):
+            self.trained = self._count([module for module in models if _has_parameters(module)])
 
     def note_loader(self, batch_size: Value, shuffles: bool) -> None:
         """A loader was made, whether or not its batches will be asked for."""
@@ -432,6 +455,15 @@ class Library:
         kind = self.kinds.get(module)
         name = self.class_of(module).name
         return f"{name} ({kind})" if kind else name
+
+    def forward_names(self, module: Module) -> list[str] | None:
+        """What the `forward` of a native module takes; None where it takes anything."""
+        try:
+            params = inspect.signature(type(module).forward).parameters.values()
+        except (TypeError, ValueError):
+            return None
+        names = [p.name for p in params if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+        return names[2:] if names[:1] == ["self"] else names[1:]
 
     def parameter_names(self, cls: Class) -> list[str] | None:
         native = cls.traits.get("native")

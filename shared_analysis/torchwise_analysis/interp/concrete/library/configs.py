@@ -433,9 +433,9 @@ def hydra_module(it: Interpreter) -> Namespace:
     utilities: dict[str, Value] = {
         "instantiate": Builtin("hydra.utils.instantiate", _instantiate),
         "call": Builtin("hydra.utils.call", _instantiate),
-        "get_class": Builtin("get_class", lambda it, a, k: _target(it, text.text_of(it, a[0]))),
-        "get_method": Builtin("get_method", lambda it, a, k: _target(it, text.text_of(it, a[0]))),
-        "get_object": Builtin("get_object", lambda it, a, k: _target(it, text.text_of(it, a[0]))),
+        "get_class": Builtin("get_class", lambda it, a, k: target(it, text.text_of(it, a[0]))),
+        "get_method": Builtin("get_method", lambda it, a, k: target(it, text.text_of(it, a[0]))),
+        "get_object": Builtin("get_object", lambda it, a, k: target(it, text.text_of(it, a[0]))),
         "get_original_cwd": Builtin("get_original_cwd", lambda it, a, k: "."),
         "to_absolute_path": Builtin("to_absolute_path", lambda it, a, k: a[0]),
     }
@@ -589,16 +589,16 @@ def plain_top(value: Value) -> Value:
 
 def _made(it: Interpreter, config: dict[Value, Value], extra: list[Value]) -> Value:
     options = dict(config)
-    target = options.pop("_target_", None)
+    name = options.pop("_target_", None)
     partial = options.pop("_partial_", False)
     recursive = options.pop("_recursive_", True)
     options.pop("_convert_", None)
     given = [*extra, *it.iterate(options.pop("_args_", []))]
     if recursive is not False:
         options = {key: _inner(it, value) for key, value in options.items()}
-    if target is None:
+    if name is None:
         return wrapped(dict_config(it), options)
-    callee = _target(it, text.text_of(it, target))
+    callee = target(it, text.text_of(it, name))
     named = it.as_keywords(options)
     return Partial(callee, given, named) if it.truth(partial) else it.call(callee, given, named)
 
@@ -615,7 +615,7 @@ def _inner(it: Interpreter, value: Value) -> Value:
     return value
 
 
-def _target(it: Interpreter, dotted: str) -> Value:
+def target(it: Interpreter, dotted: str) -> Value:
     """What a dotted name stands for: a module's member."""
     parts = dotted.split(".")
     for length in range(len(parts) - 1, 0, -1):

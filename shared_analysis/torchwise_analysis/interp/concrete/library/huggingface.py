@@ -10,12 +10,17 @@ Auto classes and the package's lazy top level are resolved here; what surrounds 
 
 from __future__ import annotations
 
+import json
+import os
+import posixpath
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, cast
 
+from torchwise_analysis.files import read_regular
 from torchwise_analysis.interp.concrete import text
 from torchwise_analysis.interp.concrete.errors import Stopped
+from torchwise_analysis.interp.concrete.library import files, training
 from torchwise_analysis.interp.concrete.library.imports import LazyScope
 from torchwise_analysis.interp.concrete.values import (
     MISSING,
@@ -30,7 +35,7 @@ from torchwise_analysis.interp.concrete.values import (
     Unknown,
     Value,
 )
-from torchwise_memory import families
+from torchwise_memory import families, presets
 from torchwise_memory.families.base import Config, PreTrainedModel
 from torchwise_memory.modules.base import Module
 from torchwise_memory.runtime.dtypes import DTYPES, DType
@@ -67,6 +72,16 @@ DECORATOR_MODULES = frozenset(
     }
 )
 
+# Fields of `config.json` that say how a checkpoint was stored, not what it is.
+_NO_FIELDS = ("architectures", "transformers_version", "torch_dtype", "dtype", "_name_or_path", "auto_map")
+_MAX_CONFIG_BYTES = 1 << 20
+# Model types whose published checkpoints hold float32.
+_STORED_IN_FLOAT = frozenset(
+    {"gpt2", "bert", "roberta", "distilbert", "albert", "electra", "vit", "deit", "t5", "bart", "clip", "xlm-roberta"}
+)
+
+_STARTED = frozenset({"t5", "mt5", "umt5", "longt5", "bart", "mbart", "marian", "pegasus", "blenderbot", "led"})
+
 # Questions about the environment that are answered with yes.
 _PRESENT = frozenset({"is_torch_available", "is_transformers_available", "is_torchvision_available"})
 
@@ -93,6 +108,9 @@ class Transformers:
     def __init__(self, it: Interpreter) -> None:
         self.it = it
         self._folders: list[str] | None = None
+        self._facts: dict[str, Keywords] = {}
+        # configurations of checkpoints, held, with the checkpoint's name
+        self.names: dict[int, tuple[Value, str]] = {}
 
     @property
     def is_readable(self) -> bool:
@@ -112,6 +130,9 @@ class Transformers:
             return self._auto_config()
         if name in _ENDINGS:
             return self._auto_model(name)
+        trained = training.trainer_name(self.it, name)
+        if trained is not MISSING:
+            return trained
         native = self.it.library.qualified(f"transformers.{name}")
         if native is not MISSING:
             return native
@@ -186,12 +207,62 @@ class Transformers:
         if not isinstance(name, str):
             why = name.why if isinstance(name, Unknown) else "the name of a checkpoint"
             raise Stopped(f"{why} is not known and decides about the model", self.it.origin())
-        short = name.rpartition("/")[2].lower()
-        for family in families.FAMILIES.values():
-            if short in family.checkpoints or short == family.model_type:
-                known: Keywords = dict(family.checkpoints.get(short, {}))
-                return self.config(family.model_type, {**known, **changes})
-        raise Stopped(f"the configuration of {name} is not known", self.it.origin())
+        facts = dict(self.facts_of(name))
+        model_type = facts.pop("model_type", None)
+        if not isinstance(model_type, str):
+            raise Stopped(f"the configuration of {name} is not known", self.it.origin())
+        for field in _NO_FIELDS:
+            facts.pop(field, None)
+        if model_type in _STARTED:
+            # published facts leave out which token a decoder starts with; it changes no size
+            facts.setdefault("decoder_start_token_id", 0)
+            facts.setdefault("pad_token_id", 0)
+        config = self.config(model_type, {**facts, **changes})
+        self.names[id(config)] = (config, name)
+        return config
+
+    def facts_of(self, name: str) -> Keywords:
+        """`config.json` of a checkpoint: the project's own, the hub's cache, else published facts; or nothing."""
+        if name not in self._facts:
+            self._facts[name] = self._local_facts(name) or _published(self.it, name)
+        return self._facts[name]
+
+    def _local_facts(self, name: str) -> Keywords:
+        content = files.read_text(self.it, posixpath.join(name, "config.json"))
+        where = f"{name}/config.json"
+        if content is None:
+            content, where = hub_file(name, "config.json")
+        if content is None:
+            return {}
+        try:
+            read = json.loads(content)
+        except (ValueError, RecursionError):
+            return {}
+        if not isinstance(read, dict) or "model_type" not in read:
+            return {}
+        self.it.assume(f"the configuration of {name} is that of {where}")
+        return cast(Keywords, read)
+
+    def stored_dtype(self, config: Value, given: Value) -> Value:
+        """The type of the weights that `from_pretrained(..., dtype=given)` makes."""
+        if isinstance(given, Unknown):
+            raise Stopped(f"{given.why} is not known and decides about the weights", self.it.origin())
+        if given is not None and given != "auto":
+            return dtype_of(given) or given
+        is_old = training.has_field_of_version_4(self.it)
+        if given is None and is_old:
+            return None
+        _, name = self.names.get(id(config), (None, ""))
+        facts = self.facts_of(name) if name else {}
+        stored = facts.get("dtype", facts.get("torch_dtype"))
+        if isinstance(stored, str):
+            return dtype_of(stored)
+        if not name or facts.get("model_type", "") in _STORED_IN_FLOAT:
+            return None
+        chosen = self.it.choose(
+            f"dtype of {name}", ("bfloat16", "float32"), f"the weights of {name} are stored as {{}}"
+        )
+        return dtype_of(chosen)
 
     # -- models
 
@@ -201,13 +272,24 @@ class Transformers:
 
         def from_pretrained(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
             name = args[0] if args else keywords.pop("pretrained_model_name_or_path")
-            config = keywords.pop("config", None) or self.preset(name, _fields_only(keywords))
-            return self.build(auto, config, keywords)
+            return self.pretrained(auto, name, keywords)
 
         made = Opaque(auto)
         made.attributes["from_config"] = Builtin("from_config", from_config)
         made.attributes["from_pretrained"] = Builtin("from_pretrained", from_pretrained)
         return made
+
+    def pretrained(self, auto: str, name: Value, options: Keywords) -> Value:
+        """`AutoModel...from_pretrained(name, **options)`."""
+        refuse_quantised(self.it, options)
+        config = options.pop("config", None) or self.preset(name, _fields_only(options))
+        given = options.pop("dtype", options.pop("torch_dtype", None))
+        options["dtype"] = self.stored_dtype(config, given)
+        place = options.pop("device_map", None)
+        model = self.build(auto, config, options)
+        if place is not None and place != "cpu":
+            self.it.call(self.it.get_attribute(model, "to"), ["cuda"], {})
+        return model
 
     def build(self, auto: str, config: Value, options: Keywords) -> Value:
         """A model of an auto class from a configuration, interpreted or by family."""
@@ -268,10 +350,54 @@ class Transformers:
         return made
 
 
+def refuse_quantised(it: Interpreter, options: Keywords) -> None:
+    """Quantised weights are not followed: a model in full precision would be another answer."""
+    given = options.get("quantization_config")
+    if given is not None or options.get("load_in_4bit") is True or options.get("load_in_8bit") is True:
+        raise Stopped("weights that are quantised while they are loaded are not followed", it.origin())
+
+
+def _published(it: Interpreter, name: str) -> Keywords:
+    """Facts of well-known checkpoints: the families' own, then the presets of the memory model."""
+    short = name.rpartition("/")[2].lower()
+    for family in families.FAMILIES.values():
+        if short in family.checkpoints or short == family.model_type:
+            known: Keywords = dict(family.checkpoints.get(short, {}))
+            return {"model_type": family.model_type, **known}
+    try:
+        preset = presets.find(name)
+    except LookupError:
+        return {}
+    it.assume(f"the configuration of {name} is that of {preset.source}")
+    return cast(Keywords, dict(preset.config))
+
+
+def hub_file(name: str, file: str) -> tuple[str | None, str]:
+    """A small file of a checkpoint in the hub's cache on this machine, and how to name it; None if absent."""
+    if name.count("/") > 1 or ".." in name or name.startswith(("/", ".", "~")):
+        return None, ""
+    folder = Path(_hub_cache()) / ("models--" + name.replace("/", "--")) / "snapshots"
+    try:
+        found = sorted(folder.glob(f"*/{file}"), key=lambda path: path.stat().st_mtime)
+        if found:
+            return read_regular(str(found[-1]), _MAX_CONFIG_BYTES).decode("utf-8", "replace"), f"the hub's cache ({name})"
+    except OSError:
+        return None, ""
+    return None, ""
+
+
+def _hub_cache() -> str:
+    """Where huggingface_hub keeps checkpoints, by its own variables."""
+    if os.environ.get("HF_HUB_CACHE"):
+        return os.environ["HF_HUB_CACHE"]
+    home = os.environ.get("HF_HOME") or os.path.join(os.path.expanduser("~"), ".cache", "huggingface")
+    return os.path.join(home, "hub")
+
+
 def dtype_of(value: Value) -> DType | None:
     if isinstance(value, DType):
         return value
-    return DTYPES.get(value) if isinstance(value, str) else None
+    return DTYPES.get(value.removeprefix("torch.")) if isinstance(value, str) else None
 
 
 def _fields_only(keywords: Keywords) -> Keywords:
@@ -307,6 +433,8 @@ def helpers(it: Interpreter) -> dict[str, Value]:
         "__tie__": Builtin("__tie__", _tie),
         "__built__": Builtin("__built__", _built),
         "__preset__": Builtin("__preset__", _preset),
+        "__stored_dtype__": Builtin("__stored_dtype__", _stored_dtype),
+        "__refuse_quantised__": Builtin("__refuse_quantised__", _refuse_quantised),
         "__config_class__": Builtin("__config_class__", _config_class_of),
         "__generated__": Builtin("__generated__", _generated),
         "__defaults__": Builtin("__defaults__", _defaults),
@@ -380,6 +508,15 @@ def _built(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
 
 def _preset(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
     return it.library.transformers.preset(args[1], it.as_keywords(args[2]))
+
+
+def _stored_dtype(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    return it.library.transformers.stored_dtype(args[0], args[1])
+
+
+def _refuse_quantised(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    refuse_quantised(it, it.as_keywords(args[0]))
+    return None
 
 
 def _config_class_of(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:

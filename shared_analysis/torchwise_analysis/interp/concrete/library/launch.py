@@ -1,7 +1,8 @@
-"""Launch lines: how a project's own texts start a script, for options that the script gives no default.
+"""Launch lines: how a project's own texts start a script, and what they give its options.
 
-Shell scripts, Makefiles and README code are read as text and never run. Only lines that name the script's
-file and need no shell (no substitution in the value) say something.
+Shell scripts, Makefiles, batch jobs and README code are read as text and never run. Only lines that name the
+script's file or module say something; variables that the same text assigns before are put in, anything else
+that a shell would have to work out stays as it is written and counts as not known.
 """
 
 from __future__ import annotations
@@ -14,51 +15,133 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from torchwise_analysis.files import read_regular
+from torchwise_analysis.names.project import module_name
+from torchwise_memory.report import Origin
 
 if TYPE_CHECKING:
     from torchwise_analysis.interp.concrete.interpreter import Interpreter
 
 _MAX_BYTES = 256 << 10
-_MAX_FILES = 64
+_MAX_FILES = 96
+_MAX_LINES = 64
 _ENDINGS = (".sh", ".slurm", ".sbatch", ".bash", ".cmd")
-_NAMES = ("Makefile", "makefile")
+_NAMES = ("Makefile", "makefile", "justfile")
+_FOLDERS = ("scripts", "script", "bash", "shell", "slurm", "launch", "jobs", "docs", "examples")
 _CONTINUED = re.compile(r"\\\s*\n\s*")
+_ASSIGNED = re.compile(r"\s*(?:export\s+)?([A-Za-z_]\w*)\s*[:?]?=\s*(\"[^\"]*\"|'[^']*'|[^\s;#&|]*)\s*(?:[;#].*)?$")
+_VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?-([^}]*))?\}|\((\w+)\)|(\w+))")
+_STARTERS = (
+    "python", "torchrun", "srun", "accelerate", "deepspeed", "mpiexec", "mpirun", "horovodrun", "tune", "trl",
+    "uv", "fabric", "lightning", "colossalai",
+)  # fmt: skip
+# How launchers say over how many cards of a machine they start a script.
+_PROCESSES = ("nproc_per_node", "nproc-per-node", "num_processes", "num_gpus", "num-gpus", "devices")
+_NOT_PLAIN = "$<>{}[]|`"
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchLine:
-    """The words after the script's name on one line of a project's text; `where` is `file:line`."""
+    """The words after the script's name on one line of a project's text, and those before it."""
 
     words: tuple[str, ...]
-    where: str
+    before: tuple[str, ...]
+    path: str
+    shown: str
+    line: int
+
+    @property
+    def where(self) -> str:
+        """`file:line`, as seen from the project."""
+        return f"{self.shown}:{self.line}"
+
+    @property
+    def origin(self) -> Origin:
+        return Origin(self.path, self.line)
+
+    @property
+    def processes(self) -> int:
+        """How many processes the launcher starts; 1 where it does not say a number."""
+        for position, word in enumerate(self.before):
+            name, equals, value = word.lstrip("-").partition("=")
+            if word.startswith("-") and name in _PROCESSES:
+                following = self.before[position + 1] if position + 1 < len(self.before) else ""
+                number = value if equals else following
+                return int(number) if number.isdecimal() and 0 < int(number) <= 1 << 16 else 1
+        return 1
+
+    def launcher_option(self, *names: str) -> str | None:
+        """The value of an option of the launcher itself; None if it is not given."""
+        return option_value(LaunchLine(self.before, (), self.path, self.shown, self.line), list(names))
 
 
 def launch_lines(it: Interpreter) -> tuple[LaunchLine, ...]:
     """Lines of the project that start the script under analysis, nearest folder first."""
-    main = it.library.imports.main_path
+    return lines_for(it.library.imports.main_path, it.project.roots)
+
+
+def lines_for(main: str, roots: tuple[str, ...]) -> tuple[LaunchLine, ...]:
+    """Lines of a project's texts that start the file `main`."""
     if not main:
         return ()
-    return _lines_for(os.path.abspath(main), tuple(os.path.abspath(root) for root in it.project.roots))
+    return _lines_for(os.path.abspath(main), tuple(os.path.abspath(root) for root in roots), _stamp(main, roots))
+
+
+def _stamp(main: str, roots: tuple[str, ...]) -> tuple[int, ...]:
+    """Changes when a file of the folders that are looked into is added or taken away."""
+    found: list[int] = []
+    for folder in (os.path.dirname(os.path.abspath(main)), *roots):
+        try:
+            found.append(os.stat(folder).st_mtime_ns)
+        except OSError:
+            found.append(0)
+    return tuple(found)
 
 
 @lru_cache(maxsize=64)
-def _lines_for(main: str, roots: tuple[str, ...]) -> tuple[LaunchLine, ...]:
-    script = os.path.basename(main)
+def _lines_for(main: str, roots: tuple[str, ...], stamp: tuple[int, ...]) -> tuple[LaunchLine, ...]:
+    names = _Names(os.path.basename(main), module_name(main))
     found: list[LaunchLine] = []
     for path, shown in _texts(main, roots):
         try:
             text = read_regular(path, _MAX_BYTES).decode("utf-8", "replace")
         except OSError:
             continue
-        if script in text:
-            found += _in_text(text, script, shown)
-    return tuple(found)
+        if names.file in text or names.module in text or names.stem in text:
+            found += _in_text(text, names, path, shown)
+        if len(found) >= _MAX_LINES:
+            break
+    return tuple(found[:_MAX_LINES])
+
+
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """What a script is called where it is started: its file, or its module after `-m`."""
+
+    file: str
+    module: str
+
+    @property
+    def stem(self) -> str:
+        return self.file.removesuffix(".py")
+
+    def position(self, words: list[str]) -> int | None:
+        """Which of the words names the script; None if none does."""
+        for index, word in enumerate(words):
+            if os.path.basename(word) == self.file:
+                return index
+            if index and words[index - 1] == "-m" and word == self.module:
+                return index
+            if index and words[0] in ("tune", "trl") and words[1:index] in ([], ["run"]) and word == self.stem:
+                return index
+        return None
 
 
 def _texts(main: str, roots: tuple[str, ...]) -> list[tuple[str, str]]:
-    """Files that may hold launch lines: beside the script, in the roots and in their `scripts` folders."""
+    """Files that may hold launch lines: beside the script, in the roots and in their usual folders."""
     near = os.path.dirname(main)
-    folders = [near, *roots, *(os.path.join(root, "scripts") for root in roots)]
+    above = os.path.dirname(near)
+    inner = [os.path.join(folder, name) for folder in (near, *roots) for name in _FOLDERS]
+    folders = [near, *([above] if any(above.startswith(root) for root in roots) else []), *roots, *inner]
     found: list[tuple[str, str]] = []
     for folder in dict.fromkeys(folders):
         try:
@@ -72,21 +155,44 @@ def _texts(main: str, roots: tuple[str, ...]) -> list[tuple[str, str]]:
     return found[:_MAX_FILES]
 
 
-def _in_text(text: str, script: str, shown: str) -> list[LaunchLine]:
+def _in_text(text: str, names: _Names, path: str, shown: str) -> list[LaunchLine]:
     found: list[LaunchLine] = []
+    variables: dict[str, str] = {}
     joined = _CONTINUED.sub(lambda match: " " + "\x00" * match.group().count("\n"), text)
     line = 1
     for row in joined.split("\n"):
-        words = _words(row.replace("\x00", " "))
-        position = next((i for i, word in enumerate(words) if os.path.basename(word) == script), None)
-        if position is not None and _is_command(words[:position]):
-            found.append(LaunchLine(tuple(words[position + 1 :]), f"{shown}:{line}"))
+        plain = row.replace("\x00", " ")
+        assigned = _ASSIGNED.match(plain)
+        if assigned is not None:
+            variables[assigned[1]] = _filled(assigned[2].strip("\"'"), variables)
+        elif names.file in plain or names.module in plain or names.stem in plain:
+            words = _words(_filled(plain, variables))
+            position = names.position(words)
+            if position is not None and _is_command(words[:position]):
+                after = _first_command(words[position + 1 :])
+                found.append(LaunchLine(tuple(after), tuple(words[:position]), path, shown, line))
         line += 1 + row.count("\x00")
     return found
 
 
+def _filled(text: str, variables: dict[str, str]) -> str:
+    """`text` with the variables put in that are assigned before it."""
+
+    def value(match: re.Match[str]) -> str:
+        name = match[1] or match[3] or match[4] or ""
+        return variables.get(name, match[2] if match[2] is not None else match[0])
+
+    return _VARIABLE.sub(value, text) if "$" in text and len(text) < 1 << 14 else text
+
+
+def _first_command(words: list[str]) -> list[str]:
+    """The words up to the end of the command."""
+    ends = (i for i, word in enumerate(words) if word in ("&&", "||", "|", ";", "&", ">", ">>", "2>&1", "2>"))
+    return words[: next(ends, len(words))]
+
+
 def _words(row: str) -> list[str]:
-    row = row.strip().strip("`").lstrip("$>% \t")
+    row = row.strip().strip("`").lstrip("$>%! \t")
     try:
         return shlex.split(row, comments=True)
     except ValueError:
@@ -95,8 +201,7 @@ def _words(row: str) -> list[str]:
 
 def _is_command(before: list[str]) -> bool:
     """Whether the words before the script start it: an interpreter or a launcher."""
-    starters = ("python", "torchrun", "srun", "accelerate", "deepspeed", "mpiexec", "mpirun", "horovodrun")
-    return any(os.path.basename(word).lower().startswith(starters) or "PYTHON" in word for word in before)
+    return any(os.path.basename(word).lower().startswith(_STARTERS) or "PYTHON" in word for word in before)
 
 
 def option_value(line: LaunchLine, names: list[str]) -> str | None:
@@ -106,13 +211,12 @@ def option_value(line: LaunchLine, names: list[str]) -> str | None:
         if name not in names:
             continue
         if equals:
-            return _plain(value)
+            return plain_word(value)
         following = line.words[position + 1] if position + 1 < len(line.words) else ""
-        return _plain(following)
+        return None if following.startswith("-") else plain_word(following)
     return None
 
 
-def _plain(value: str) -> str | None:
-    if not value or value.startswith("-") or any(letter in value for letter in "$<>{}[]|`"):
-        return None
-    return value
+def plain_word(value: str) -> str | None:
+    """A word that means itself; None where a shell or a person has to put something in."""
+    return None if not value or any(letter in value for letter in _NOT_PLAIN) else value

@@ -17,6 +17,7 @@ from torchwise_analysis.interp.concrete.library import (
     timm_models,
     torchspace,
     training,
+    typed_options,
     vision,
     vision_models,
 )
@@ -78,6 +79,12 @@ class Spaces:
             "fsspec": files.fsspec_module,
             **dict.fromkeys(("easydict", "addict", "box", "munch"), configs.easydict_module),
             **dict.fromkeys(("gymnasium", "gym"), gymnasium.gymnasium_module),
+            "tyro": typed_options.tyro_module,
+            "jsonargparse": typed_options.jsonargparse_module,
+            "simple_parsing": typed_options.simple_parsing_module,
+            "absl.flags": typed_options.absl_flags_module,
+            "absl.app": typed_options.absl_app_module,
+            "absl": typed_options.absl_module,
             "fire": launchers.fire_module,
             "typer": launchers.typer_module,
             "click": launchers.click_module,
@@ -106,6 +113,8 @@ class Spaces:
             return None if scope is None else scope.module
         if name.partition(".")[0] in training.ROOTS:
             return training.training_space(self.it, name)
+        if name in training.TRAINER_MODULES:
+            return training.trainer_space(self.it, name)
         if name in huggingface.DECORATOR_MODULES:
             return huggingface.decorator_space(self.it, name, self.it.library.imports.replacement(name))
         root = name.partition(".")[0]

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 from torchwise_analysis.interp.concrete import classes, operators, text
 from torchwise_analysis.interp.concrete.errors import Raised, Stopped
 from torchwise_analysis.interp.concrete.library import files
+from torchwise_analysis.interp.concrete.library.regular import regular_expressions
 from torchwise_analysis.interp.concrete.library.options import argparse_module
 from torchwise_analysis.interp.concrete.values import (
     MISSING,
@@ -53,7 +54,7 @@ def standard_modules(it: Interpreter) -> dict[str, Namespace]:
     """Name spaces by module name."""
     made: dict[str, dict[str, Value]] = {
         "math": _math(),
-        "functools": _functools(),
+        "functools": _functools(it),
         "itertools": _itertools(),
         "collections": _collections(it),
         "dataclasses": _dataclasses(it),
@@ -64,7 +65,7 @@ def standard_modules(it: Interpreter) -> dict[str, Namespace]:
         "operator": _operator(),
         "random": _random(),
         "os": _os(),
-        "sys": _sys(),
+        "sys": _sys(it),
         "time": _time(),
         "warnings": {n: Builtin(n, _nothing) for n in ("warn", "filterwarnings", "simplefilter")},
         "contextlib": _contextlib(),
@@ -82,6 +83,7 @@ def standard_modules(it: Interpreter) -> dict[str, Namespace]:
         "codecs": {"open": Builtin("open", files.open_file)},
         "builtins": {},
         "inspect": _inspect(),
+        "re": regular_expressions(),
         "string": {
             "ascii_letters": _LETTERS,
             "ascii_lowercase": _LETTERS[:26],
@@ -331,9 +333,11 @@ def _sample(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
 # --------------------------------------------------------------------------- functools, itertools
 
 
-def _functools() -> dict[str, Value]:
+def _functools(it: Interpreter) -> dict[str, Value]:
+    partial = it.types.named("partial")
+    partial.construct = lambda it, cls, a, k: _partial(it, a, k)
     return {
-        "partial": Builtin("partial", _partial),
+        "partial": partial,
         "partialmethod": Builtin("partialmethod", _partial),
         "wraps": Builtin("wraps", _wraps),
         "update_wrapper": Builtin("update_wrapper", _identity),
@@ -1113,9 +1117,9 @@ def _os() -> dict[str, Value]:
     return members
 
 
-def _sys() -> dict[str, Value]:
+def _sys(it: Interpreter) -> dict[str, Value]:
     return {
-        "argv": ["script.py"],
+        "argv": [it.library.imports.main_path or "script.py", *it.argv],
         "path": [],
         "modules": {},
         "version": "3.11",

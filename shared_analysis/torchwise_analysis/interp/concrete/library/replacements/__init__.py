@@ -16,7 +16,10 @@ from importlib import resources
 from torchwise_analysis.source import lower_text
 from torchwise_analysis.source.nodes import Module
 
-_FILES = ("transformers_5.txt", "vision.txt", "diffusers.txt", "peft.txt", "training.txt")
+_FILES = (
+    "transformers_5.txt", "vision.txt", "diffusers.txt", "peft.txt",
+    "training.txt", "trainer.txt", "trl.txt", "datasets.txt", "deepspeed.txt",
+)  # fmt: skip
 _SECTION = re.compile(r"^# module: ([\w.]+)$", re.MULTILINE)
 
 

@@ -1,0 +1,466 @@
+"""Command lines that follow from types: dataclasses, functions and settings classes, filled from a launch line.
+
+transformers' and TRL's parsers, tyro, simple-parsing, jsonargparse and LightningCLI, pydantic's settings. Without
+arguments every field takes its default; a field that must be given is looked up on the project's launch lines,
+else it is not known.
+"""
+
+# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownLambdaType=false
+# A value of the program is an `object`; narrowed to a container, its items are unknown to the type checker.
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, cast
+
+from torchwise_analysis.interp.concrete import classes, text
+from torchwise_analysis.interp.concrete.errors import Stopped
+from torchwise_analysis.interp.concrete.library import configs, files
+from torchwise_analysis.interp.concrete.library.launch import LaunchLine, launch_lines, option_value, plain_word
+from torchwise_analysis.interp.concrete.library.options import of_launch
+from torchwise_analysis.interp.concrete.values import (
+    MISSING,
+    BoundMethod,
+    Builtin,
+    Class,
+    Function,
+    Instance,
+    Int,
+    Keywords,
+    Namespace,
+    Opaque,
+    Unknown,
+    Value,
+)
+from torchwise_analysis.source.nodes import ParamKind
+
+if TYPE_CHECKING:
+    from torchwise_analysis.interp.concrete.interpreter import Interpreter
+
+_PARAMETERS = (ParamKind.POSITIONAL, ParamKind.POSITIONAL_ONLY, ParamKind.KEYWORD_ONLY)
+_LISTS = frozenset({"list", "List", "Sequence", "tuple", "Tuple", "set", "Set"})
+_TEXTS = frozenset({"str", "Literal", "Path", "PathLike"})
+_WHOLE = re.compile(r"[+-]?\d[\d_]*$")
+_BROKEN = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$", re.IGNORECASE)
+_WORDS: dict[str, Value] = {"true": True, "false": False, "none": None, "null": None}
+_MAX_DEPTH = 8
+
+
+def helpers() -> dict[str, Value]:
+    """Names that only the replacement texts see."""
+    return {
+        "__filled__": Builtin("__filled__", _filled),
+        "__words__": Builtin("__words__", _words),
+        "__settings_file__": Builtin("__settings_file__", _settings_file),
+        "__cli_settings__": Builtin("__cli_settings__", _cli_settings),
+        "__called__": Builtin("__called__", _called),
+        "__target__": Builtin("__target__", lambda it, a, k: configs.target(it, text.text_of(it, a[0]))),
+        "__scalar__": Builtin("__scalar__", lambda it, a, k: scalar(a[0]) if isinstance(a[0], str) else a[0]),
+    }
+
+
+# --------------------------------------------------------------------------- words
+
+
+def settings_of(words: tuple[str, ...]) -> dict[str, Value]:
+    """`--a 1 --b.c x y --flag` as names and words: None for a switch, a list for several words."""
+    found: dict[str, Value] = {}
+    position = 0
+    while position < len(words):
+        word = words[position]
+        position += 1
+        if not word.startswith("--") or len(word) < 3:
+            continue
+        name, equals, value = word[2:].partition("=")
+        taken: list[str] = [value] if equals else []
+        while not equals and position < len(words) and not words[position].startswith("--"):
+            taken.append(words[position])
+            position += 1
+        found[name.replace("-", "_")] = None if not taken else taken[0] if len(taken) == 1 else list[Value](taken)
+    return found
+
+
+def _words(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    """The names and words that the script is started with, or those of a list that is given."""
+    given = args[0] if args else None
+    if isinstance(given, (list, tuple)):
+        return settings_of(tuple(word for word in cast("list[Value]", given) if isinstance(word, str)))
+    if not it.argv:
+        it.assume("command-line options have their default values")
+    return settings_of(it.argv)
+
+
+def _cli_settings(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    """`--config FILE --a.b 1` as nested settings; without arguments those of a launch line that gives a file."""
+    given = args[0] if args and isinstance(args[0], (list, tuple)) else None
+    words = cast("dict[Value, Value]", _words(it, [given] if given is not None else [], {}))
+    if not words and given is None:
+        for line in launch_lines(it):
+            value = option_value(line, ["--config", "-c"])
+            if value is not None and files.locate(it, value) is not None:
+                it.assume(f"--config is {value}, as {line.where} starts the script")
+                words = {"config": value}
+                break
+    _with_file(it, words)
+    nested: Value = {}
+    for name, value in words.items():
+        shaped = converted(it, value, "", MISSING, str(name)) if isinstance(value, str) else value
+        for part in reversed(str(name).split(".")):
+            shaped = {part: shaped}
+        nested = configs.merged(nested, shaped)
+    return nested
+
+
+def _called(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    return called_with(it, args[0], dict(cast("dict[Value, Value]", args[1])))
+
+
+def _settings_file(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    """A YAML or JSON file of the project as a dictionary; not known where it is not there."""
+    shown = files.path_text(it, args[0])
+    content = None if shown is None else files.read_text(it, shown)
+    if shown is None or content is None:
+        return Unknown(f"the settings of {'a file' if shown is None else shown}", it.origin())
+    if shown.endswith(".json"):
+        try:
+            return cast(Value, json.loads(content))
+        except (ValueError, RecursionError):
+            return Unknown(f"the settings of {shown}", it.origin())
+    return configs.parsed_yaml(it, content, files.locate(it, shown) or shown, floats_without_dot=True)
+
+
+# --------------------------------------------------------------------------- dataclasses
+
+
+def _filled(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    """An instance of a class with what settings say of its fields; taken names leave the settings."""
+    cls, settings = args
+    if not isinstance(cls, Class) or not isinstance(settings, dict):
+        raise Stopped("the options of a script that are not known decide about it", it.origin())
+    return filled(it, cls, cast("dict[Value, Value]", settings), "", 0)
+
+
+def filled(it: Interpreter, cls: Class, settings: dict[Value, Value], prefix: str, depth: int) -> Value:
+    """`cls(...)`, its fields from `settings` by their dotted names below `prefix`."""
+    given: Keywords = {}
+    fields = classes.fields_of(cls)
+    annotations = _annotations(cls)
+    for field in fields.values():
+        if not field.in_init:
+            continue
+        name = f"{prefix}{field.name}"
+        default = field.default
+        if name in settings:
+            given[field.name] = converted(it, settings.pop(name), annotations.get(field.name, ""), default, name)
+        elif f"no_{name}" in settings:
+            settings.pop(f"no_{name}")
+            given[field.name] = False
+        elif field.name in it.stated:
+            value, where = it.stated[field.name]
+            it.assume(f"{field.name} is {value}, as line {where.line} states")
+            given[field.name] = it.library.stated_value(value)
+        elif depth < _MAX_DEPTH and any(str(key).startswith(f"{name}.") for key in settings):
+            given[field.name] = _inner(it, field, settings, name, depth)
+        elif default is MISSING and field.factory is MISSING:
+            inner = _class_of_field(it, cls, annotations.get(field.name, ""))
+            given[field.name] = (
+                filled(it, inner, settings, f"{name}.", depth + 1)
+                if inner is not None and depth < _MAX_DEPTH
+                else required(it, name, annotations.get(field.name, ""))
+            )
+        elif isinstance(default, Int):
+            given[field.name] = Int(int(default), default.origin, default.columns, "default")
+    return it.call(cls, [], given)
+
+
+def _inner(it: Interpreter, field: classes.Field, settings: dict[Value, Value], name: str, depth: int) -> Value:
+    """A field that is itself an object with fields, some of which are given by dotted names."""
+    made = it.call(field.factory, [], {}) if field.factory is not MISSING else field.default
+    if isinstance(made, Instance) and classes.fields_of(made.cls):
+        return filled(it, made.cls, settings, f"{name}.", depth + 1)
+    return Unknown(f"the option --{name}", it.origin())
+
+
+def _annotations(cls: Class) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for base in reversed(cls.mro):
+        own = base.members.get("__annotations__")
+        if isinstance(own, dict):
+            found.update({str(k): str(v) for k, v in cast("dict[Value, Value]", own).items()})
+    return found
+
+
+def _class_of_field(it: Interpreter, cls: Class, annotation: str) -> Class | None:
+    """The dataclass that an annotation names, where the module of its class binds it."""
+    module = it.library.imports.loaded.get(cls.module)
+    if not annotation.isidentifier() or module is None:
+        return None
+    value = it.find_attribute(module, annotation)
+    return value if isinstance(value, Class) and classes.fields_of(value) else None
+
+
+def required(it: Interpreter, name: str, annotation: str) -> Value:
+    """An option without default: what a launch line of the project gives it, else not known."""
+    if it.launch is None:
+        flags = [f"--{name}", f"--{name.replace('_', '-')}"]
+        for line in launch_lines(it):
+            value = option_value(line, flags)
+            if value is not None:
+                it.assume(f"--{name} is {value}, as {line.where} starts the script")
+                return converted(it, value, annotation, MISSING, name)
+    return Unknown(f"the option --{name}, which has no default", it.origin())
+
+
+def converted(it: Interpreter, word: Value, annotation: str, default: Value, name: str) -> Value:
+    """A word of a command line, or a value of a settings file, as the field wants it."""
+    if isinstance(word, list):
+        parts = [converted(it, one, "", MISSING, name) for one in cast("list[Value]", word)]
+        return parts if annotation in _LISTS or not annotation else parts[0] if len(parts) == 1 else parts
+    if word is None and annotation not in ("str", "Optional"):
+        return True
+    if not isinstance(word, str):
+        return word
+    if plain_word(word) is None and word:
+        return Unknown(f"the value {word} of --{name}", it.origin())
+    if isinstance(default, Instance) and classes.enum_members(default.cls):
+        return classes.enum_by_value(it, default.cls, word)
+    if isinstance(default, bool) or annotation == "bool":
+        return _WORDS.get(word.lower(), word.lower() in ("1", "yes", "y", "t"))
+    if annotation in _TEXTS or isinstance(default, str):
+        return word
+    value = of_launch(it, scalar(word))
+    return [value] if annotation in _LISTS else value
+
+
+def scalar(word: str) -> Value:
+    """A word as the number or constant it spells."""
+    if word.lower() in _WORDS:
+        return _WORDS[word.lower()]
+    if _WHOLE.match(word):
+        return int(word)
+    return float(word) if _BROKEN.match(word) else word
+
+
+# --------------------------------------------------------------------------- functions
+
+
+def called_with(it: Interpreter, function: Value, settings: dict[Value, Value]) -> Value:
+    """Call a function or class with what settings say of its parameters; others take their defaults."""
+    if isinstance(function, Class) and classes.fields_of(function):
+        return filled(it, function, settings, "", 0)
+    target: Value = function
+    if isinstance(target, Class):
+        target = target.find("__init__")
+    node, skipped = target, 1 if isinstance(function, (Class, BoundMethod)) else 0
+    if isinstance(node, BoundMethod):
+        node = node.function
+    if not isinstance(node, Function):
+        return it.call(function, [], {})
+    given: Keywords = {}
+    params = [p for p in node.node.params if p.kind in _PARAMETERS][skipped:]
+    for param in params:
+        default = node.defaults.get(param.name, MISSING)
+        if param.name in settings:
+            given[param.name] = converted(it, settings.pop(param.name), "", default, param.name)
+        elif param.name in it.stated:
+            value, where = it.stated[param.name]
+            it.assume(f"{param.name} is {value}, as line {where.line} states")
+            given[param.name] = it.library.stated_value(value)
+        elif isinstance(default, Instance) and classes.fields_of(default.cls):
+            given[param.name] = _changed(it, default, settings, param.name)
+        elif default is MISSING:
+            given[param.name] = required(it, param.name, "")
+        elif isinstance(default, Int):
+            given[param.name] = Int(int(default), default.origin, default.columns, "default")
+    return it.call(function, [], given)
+
+
+def _changed(it: Interpreter, default: Instance, settings: dict[Value, Value], name: str) -> Value:
+    """An object that is a default, with the fields that are given by dotted names."""
+    fields = classes.fields_of(default.cls)
+    given: Keywords = {n: default.attributes[n] for n in fields if n in default.attributes}
+    changed = False
+    for field in fields.values():
+        key = f"{name}.{field.name}"
+        if key in settings:
+            given[field.name] = converted(it, settings.pop(key), "", field.default, key)
+            changed = True
+    return it.call(default.cls, [], given) if changed else default
+
+
+def first_command(it: Interpreter, component: Value) -> Value:
+    """Of several functions the one that the launch line names, else the one that trains, else the first."""
+    if isinstance(component, (list, tuple)):
+        items = {getattr(one, "name", ""): one for one in cast("list[Value]", component)}
+    elif isinstance(component, dict):
+        items = {str(key): value for key, value in cast("dict[Value, Value]", component).items()}
+    else:
+        return component
+    named = [word for word in it.argv if word in items]
+    named += [name for name, one in items.items() if it.wanted_path and _path_of(one) == it.wanted_path]
+    fitting = [name for name in items if "train" in name or "fit" in name or "finetune" in name]
+    name = next(iter([*named, *fitting, *items]), "")
+    it.assume(f"of the commands of the script {name} is meant")
+    return first_command(it, items[name]) if isinstance(items.get(name), dict) else items.get(name)
+
+
+def _path_of(function: Value) -> str:
+    """The file that defines a function of the program."""
+    if isinstance(function, BoundMethod):
+        function = function.function
+    return function.module.path if isinstance(function, Function) else ""
+
+
+def started(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    """`fire.Fire(x)`, `typer.run(x)`: called with the words of a launch line and defaults."""
+    component = args[0] if args else keywords.get("component", keywords.get("function"))
+    if component is None:
+        names = it.library.main_names()
+        component = {
+            key: value
+            for key, value in (cast("dict[Value, Value]", names) if isinstance(names, dict) else {}).items()
+            if isinstance(value, Function) and value.module.name == "__main__"
+        }
+    settings = cast("dict[Value, Value]", _words(it, [], {}))
+    return called_with(it, first_command(it, component), settings)
+
+
+def _cli(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    """`tyro.cli(x)`, `jsonargparse.CLI(x)`, `simple_parsing.parse(x)`: x called with the options."""
+    component = args[0] if args else keywords.get("components", keywords.get("f"))
+    if component is None:
+        raise Stopped("which function the command line calls is not known", it.origin())
+    words = keywords.get("args")
+    settings = cast("dict[Value, Value]", _words(it, [words] if isinstance(words, (list, tuple)) else [], {}))
+    _with_file(it, settings)
+    return called_with(it, first_command(it, component), settings)
+
+
+def _with_file(it: Interpreter, settings: dict[Value, Value]) -> None:
+    """`--config FILE`: what the file says goes before the defaults and behind the line's own words."""
+    for key in ("config", "config_path"):
+        path = settings.get(key)
+        if isinstance(path, str) and path.endswith((".yaml", ".yml", ".json")):
+            read = _settings_file(it, [path], {})
+            if isinstance(read, Unknown):
+                raise Stopped(f"{read.why} decide about the run and are not in the project", it.origin())
+            settings.pop(key)
+            for name, value in flat(read, "").items():
+                settings.setdefault(name, value)
+
+
+def flat(value: Value, prefix: str) -> dict[str, Value]:
+    """Nested settings by dotted names, inner dictionaries besides."""
+    if not isinstance(value, dict):
+        return {}
+    found: dict[str, Value] = {}
+    for key, inner in cast("dict[Value, Value]", value).items():
+        name = f"{prefix}{key}"
+        nested = flat(inner, f"{name}.")
+        found.update(nested if nested else {name: inner})
+    return found
+
+
+def tyro_module(it: Interpreter) -> Namespace:
+    """`tyro`."""
+    marks = Namespace("tyro.conf", resolve=lambda name: Opaque(f"tyro.conf.{name}"))
+    return Namespace("tyro", {"cli": Builtin("tyro.cli", _cli), "conf": marks, "MISSING": Opaque("tyro.MISSING")})
+
+
+def jsonargparse_module(it: Interpreter) -> Namespace:
+    """`jsonargparse`: its `CLI`; parsers of its own are `argparse`'s."""
+    standard = it.library.known_module("argparse")
+    parser = it.find_attribute(standard, "ArgumentParser")
+    members: dict[str, Value] = {
+        "CLI": Builtin("jsonargparse.CLI", _cli),
+        "auto_cli": Builtin("jsonargparse.auto_cli", _cli),
+        "ArgumentParser": parser,
+        "Namespace": it.find_attribute(standard, "Namespace"),
+    }
+    for name in ("set_docstring_parse_options", "set_parsing_settings", "set_config_read_mode"):
+        members[name] = Builtin(name, lambda it, a, k: None)
+    return Namespace("jsonargparse", members)
+
+
+def simple_parsing_module(it: Interpreter) -> Namespace:
+    """`simple_parsing`: `parse`, and its parser with `add_arguments`."""
+
+    def make(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+        wanted: dict[str, Value] = {}
+
+        def add(it: Interpreter, given: list[Value], named: Keywords) -> Value:
+            dest = named.get("dest", given[1] if len(given) > 1 else "options")
+            wanted[text.text_of(it, dest)] = given[0] if given else named.get("dataclass")
+            return None
+
+        def parse(it: Interpreter, given: list[Value], named: Keywords) -> Value:
+            settings = cast("dict[Value, Value]", _words(it, given[:1], {}))
+            made = Opaque("simple_parsing.Namespace")
+            made.attributes |= {dest: called_with(it, cls, settings) for dest, cls in wanted.items()}
+            return made
+
+        table = {"add_arguments": add, "parse_args": parse, "add_argument": lambda it, a, k: None}
+        return Opaque("simple_parsing.ArgumentParser", {n: Builtin(n, call) for n, call in table.items()})
+
+    field = it.find_attribute(it.library.known_module("dataclasses"), "field")
+    return Namespace(
+        "simple_parsing",
+        {"parse": Builtin("simple_parsing.parse", _cli), "ArgumentParser": Builtin("ArgumentParser", make), "field": field},
+    )
+
+
+# --------------------------------------------------------------------------- absl
+
+
+def absl_flags_module(it: Interpreter) -> Namespace:
+    """`absl.flags`: `FLAGS` holds what the `DEFINE_*` calls define, with the words of a launch line."""
+    values: dict[str, Value] = {}
+    flags = Opaque("absl.flags.FLAGS", values)
+    flags.call = lambda it, a, k: []
+
+    def define(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+        given = {**dict(zip(("name", "default", "help"), args, strict=False)), **keywords}
+        name, default = text.text_of(it, given.get("name")), given.get("default")
+        words = settings_of(it.argv)
+        value: Value = default
+        if name in words:
+            value = converted(it, words[name], "", default, name)
+        elif f"no{name}" in words:
+            value = False
+        elif isinstance(default, Int):
+            value = Int(int(default), default.origin, default.columns, "default")
+        elif default is None:
+            value = required(it, name, "")
+            value = None if isinstance(value, Unknown) else value
+        if name in it.stated:
+            value = it.library.stated_value(it.stated[name][0])
+        values[name] = value
+        return Opaque("absl.flags.FlagHolder", {"value": value, "name": name, "default": default})
+
+    def resolve(name: str) -> Value:
+        if name.startswith("DEFINE_"):
+            return Builtin(f"absl.flags.{name}", define)
+        return MISSING if name[:1].isupper() else Builtin(name, lambda it, a, k: None)
+
+    return Namespace("absl.flags", {"FLAGS": flags}, resolve)
+
+
+def absl_module(it: Interpreter) -> Namespace:
+    """`absl`: its modules."""
+    return Namespace("absl", resolve=lambda name: it.library.known_module(f"absl.{name}") or MISSING)
+
+
+def absl_app_module(it: Interpreter) -> Namespace:
+    """`absl.app`."""
+
+    def run(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+        if not it.argv:
+            it.assume("command-line options have their default values")
+        return it.call(args[0] if args else keywords["main"], [["script.py"]], {})
+
+    return Namespace("absl.app", {"run": Builtin("absl.app.run", run)})
+
+
+__all__ = ["LaunchLine", "called_with", "filled", "helpers", "settings_of"]
