@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from torchwise_memory.families import bart, bert, gpt2, llama, t5, vit
+from torchwise_memory.families import bart, bert, decoders, gpt2, llama, t5, vit
 from torchwise_memory.families.base import Config, PreTrainedModel, in_dtype
 from torchwise_memory.runtime.dtypes import DType
 from torchwise_memory.runtime.errors import Unsupported
@@ -49,6 +49,25 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             Family("mistral", llama.MISTRAL, {}, llama.HEADS, {}),
             Family("qwen2", llama.QWEN2, {}, llama.HEADS, {}),
             Family("qwen3", llama.QWEN3, {}, llama.HEADS, {}),
+            Family("gemma", decoders.GEMMA, {}, decoders.causal("Gemma", decoders.GemmaModel), {}),
+            Family(
+                "gemma2",
+                decoders.GEMMA2,
+                {"hidden_activation": "hidden_act"},
+                decoders.causal("Gemma2", decoders.Gemma2Model, cap=True),
+                {},
+            ),
+            Family("phi", decoders.PHI, {}, decoders.causal("Phi", decoders.PhiModel, head_bias=True), {}),
+            Family("phi3", decoders.PHI3, {}, decoders.causal("Phi3", decoders.Phi3Model), {}),
+            Family(
+                "gpt_neox",
+                decoders.GPT_NEOX,
+                {"rotary_pct": "partial_rotary_factor"},
+                decoders.causal("GPTNeoX", decoders.GPTNeoXModel, body="gpt_neox"),
+                {},
+            ),
+            Family("opt", decoders.OPT, {"intermediate_size": "ffn_dim"}, decoders.OPT_HEADS, {}),
+            Family("mixtral", decoders.MIXTRAL, {}, decoders.causal("Mixtral", decoders.MixtralModel), {}),
             Family("vit", vit.DEFAULTS, {}, vit.HEADS, vit.CHECKPOINTS),
             Family("t5", t5.T5, t5.SPELLINGS, t5.HEADS, t5.CHECKPOINTS),
             Family("mt5", t5.MT5, t5.SPELLINGS, t5.MT5_HEADS, t5.MT5_CHECKPOINTS),

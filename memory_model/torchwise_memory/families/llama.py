@@ -21,6 +21,7 @@ from torchwise_memory.families.base import (
     members,
     merge_heads,
     module_list,
+    repeat_kv,
     run_block,
     split_heads,
 )
@@ -112,6 +113,8 @@ class RotaryEmbedding(Module):
 class Attention(Module):
     native_name = "transformers.models.llama.modeling_llama.LlamaAttention"
 
+    out_name = "o_proj"
+
     def build(self, w: World, config: Config, layer: int) -> None:
         hidden, heads = config.integer("hidden_size"), config.integer("num_attention_heads")
         self.config = config
@@ -119,12 +122,16 @@ class Attention(Module):
         self.size = head_size(config)
         key_heads = config.integer("num_key_value_heads") if config.lookup("num_key_value_heads") else heads
         self.groups = heads // key_heads
+        self.project(w, config, hidden, heads * self.size, key_heads * self.size)
+
+    def project(self, w: World, config: Config, hidden: int, query: int, key: int) -> None:
+        """The products; `query` and `key` are the widths of all heads."""
         bias = config.flag("attention_bias")
         qkv_bias = bias or config.flag("qkv_bias")
-        self.children["q_proj"] = linear(w, hidden, heads * self.size, qkv_bias)
-        self.children["k_proj"] = linear(w, hidden, key_heads * self.size, qkv_bias)
-        self.children["v_proj"] = linear(w, hidden, key_heads * self.size, qkv_bias)
-        self.children["o_proj"] = linear(w, heads * self.size, hidden, bias)
+        self.children["q_proj"] = linear(w, hidden, query, qkv_bias)
+        self.children["k_proj"] = linear(w, hidden, key, qkv_bias)
+        self.children["v_proj"] = linear(w, hidden, key, qkv_bias)
+        self.children[self.out_name] = linear(w, query, hidden, bias)
         if config.flag("qk_norm"):
             for name in ("q_norm", "k_norm"):
                 self.children[name] = rms_norm(w, self.size, config)
@@ -132,12 +139,42 @@ class Attention(Module):
     def forward(
         self, w: World, hidden_states: Tensor, mask: Tensor | None, cache: DynamicCache | None, positions: Any
     ) -> Any:
-        query, key = self._heads(w, "q", hidden_states), self._heads(w, "k", hidden_states)
-        value = self._heads(w, "v", hidden_states)
-        query, key = rotated(w, query, key, *positions)
+        return self.attend_to(w, hidden_states, mask, cache, positions)
+
+    def attend_to(self, w: World, x: Tensor, mask: Any, cache: DynamicCache | None, positions: Any) -> Any:
+        query, key = self._heads(w, "q", x), self._heads(w, "k", x)
+        return self.finish(w, query, key, self._heads(w, "v", x), mask, cache, positions)
+
+    def finish(
+        self,
+        w: World,
+        query: Any,
+        key: Any,
+        value: Any,
+        mask: Any,
+        cache: DynamicCache | None,
+        positions: Any,
+    ) -> Any:
+        """From heads (batch, heads, length, size) to the output and the probabilities.
+
+        The caller gives its heads away: after turning, only what came of them is held.
+        """
+        turned = self.turned(w, query, key, positions)
+        query, key = turned
+        del turned
         if cache is not None:
             key, value = cache.update(w, key, value, self.layer)
-        dropout = self.config.number("attention_dropout") if self.training else 0.0
+        output, weights = self.attended(w, query, key, value, mask)
+        return self.run(w, self.out_name, merge_heads(w, output)), weights
+
+    def turned(self, w: World, query: Any, key: Any, positions: Any) -> tuple[Any, Any]:
+        return rotated(w, query, key, *positions)
+
+    @property
+    def dropout(self) -> float:
+        return self.config.number("attention_dropout") if self.training else 0.0
+
+    def attended(self, w: World, query: Any, key: Any, value: Any, mask: Tensor | None) -> tuple[Any, Any]:
         implementation = self.config.text("_attn_implementation")
         output, weights = attend(
             w,
@@ -146,14 +183,13 @@ class Attention(Module):
             key,
             value,
             mask,
-            dropout,
+            self.dropout,
             self.size**-0.5,
             causal=True,
             groups=self.groups,
             style="llama",
         )
-        output = merge_heads(w, output)
-        return self.run(w, "o_proj", output), weights
+        return output, weights
 
     def _heads(self, w: World, name: str, hidden_states: Tensor) -> Any:
         if f"{name}_norm" not in self.children:
@@ -191,16 +227,25 @@ class MLP(Module):
 
 
 class DecoderLayer(Block):
+    """Relatives change `attention_class`, `mlp_class`, `norms` and `make_norm`, or forward itself."""
+
     native_name = "transformers.models.llama.modeling_llama.LlamaDecoderLayer"
+    attention_class: type[Attention] = Attention
+    mlp_class: type[MLP] = MLP
+    norms: tuple[str, ...] = ("input_layernorm", "post_attention_layernorm")
 
     def build(self, w: World, config: Config, layer: int) -> None:
-        attention, mlp = Attention(), MLP()
+        attention, mlp = self.attention_class(), self.mlp_class()
         attention.build(w, config, layer)
         mlp.build(w, config)
+        self.config = config
         self.children["self_attn"] = attention
         self.children["mlp"] = mlp
-        for name in ("input_layernorm", "post_attention_layernorm"):
-            self.children[name] = rms_norm(w, config.integer("hidden_size"), config)
+        for name in self.norms:
+            self.children[name] = self.make_norm(w, config)
+
+    def make_norm(self, w: World, config: Config) -> Module:
+        return rms_norm(w, config.integer("hidden_size"), config)
 
     def forward(
         self,
@@ -223,23 +268,47 @@ class DecoderLayer(Block):
 
 
 class LlamaModel(PreTrainedModel):
+    """Relatives change the layer, the names of embedding and last norm, and what follows the embedding."""
+
     native_name = "transformers.LlamaModel"
+    layer_class: type[DecoderLayer] = DecoderLayer
+    embed_name = "embed_tokens"
+    norm_name = "norm"
 
     def build(self, w: World, config: Config) -> None:
         self.configure(config)
         hidden = config.integer("hidden_size")
         padding: Any = config.lookup("pad_token_id")
-        self.children["embed_tokens"] = embedding(w, config.integer("vocab_size"), hidden, padding)
+        self.children[self.embed_name] = embedding(w, config.integer("vocab_size"), hidden, padding)
         layers: list[Module] = []
         for index in range(config.integer("num_hidden_layers")):
-            layer = DecoderLayer()
+            layer = self.layer_class()
             layer.build(w, config, index)
             layers.append(layer)
         self.children["layers"] = module_list(layers)
-        self.children["norm"] = rms_norm(w, hidden, config)
+        self.children[self.norm_name] = self.make_norm(w, config)
         rotary = RotaryEmbedding()
-        rotary.build(w, head_size(config))
+        rotary.build(w, self.rotary_size(config))
         self.children["rotary_emb"] = rotary
+
+    def make_norm(self, w: World, config: Config) -> Module:
+        return self.layer_class().make_norm(w, config)
+
+    def rotary_size(self, config: Config) -> int:
+        """How many elements of a head turn."""
+        return head_size(config)
+
+    def started(self, w: World, embeds: Any) -> Any:
+        """What the layers get."""
+        return embeds
+
+    def mask_of(self, masks: Mapping[bool, Tensor | None], index: int) -> Tensor | None:
+        """masks: with the window or without; which one the layer of that index takes."""
+        return masks[True]
+
+    @property
+    def tokens(self) -> Module:
+        return self.child(self.embed_name)
 
     def forward(
         self,
@@ -260,20 +329,34 @@ class LlamaModel(PreTrainedModel):
         if position_ids is None:
             position_ids = torch_function(w, "torch.arange", length, device=embeds.device)
             position_ids = method(w, "unsqueeze", add(w, position_ids, seen), 0)
-        window: Any = self.config.lookup("sliding_window")
-        mask = causal_mask(w, self.config, embeds, attention_mask, seen + length, causal=True, window=window)
-        hidden_states: Any = embeds
-        positions = self.run(w, "rotary_emb", hidden_states, position_ids)
-        for layer in members(self.child("layers")):
+        masks = self.make_masks(w, embeds, attention_mask, seen + length)
+        hidden_states: Any = self.started(w, embeds)
+        positions = self.positioned(w, hidden_states, position_ids)
+        for index, layer in enumerate(members(self.child("layers"))):
+            mask = self.mask_of(masks, index)
             options = {"mask": mask, "cache": cache, "positions": positions, "position_ids": position_ids}
             hidden_states = run_block(w, layer, hidden_states, **options)
-        hidden_states = self.run(w, "norm", hidden_states)
+        hidden_states = self.ended(w, hidden_states)
         return ModelOutput(last_hidden_state=hidden_states, past_key_values=cache)
+
+    def positioned(self, w: World, hidden_states: Any, position_ids: Any) -> Any:
+        """What attention turns heads by."""
+        return self.run(w, "rotary_emb", hidden_states, position_ids)
+
+    def ended(self, w: World, hidden_states: Any) -> Any:
+        return self.run(w, self.norm_name, hidden_states)
+
+    def make_masks(
+        self, w: World, embeds: Tensor, padding: Tensor | None, keys: int
+    ) -> Mapping[bool, Tensor | None]:
+        window: Any = self.config.lookup("sliding_window")
+        windowed = causal_mask(w, self.config, embeds, padding, keys, causal=True, window=window)
+        return {True: windowed}
 
     def _embed(self, w: World, input_ids: Tensor | None) -> Any:
         if input_ids is None:
             raise Unsupported(self.native_name, "neither input_ids nor inputs_embeds is known")
-        embeds = self.run(w, "embed_tokens", input_ids)
+        embeds = self.run(w, self.embed_name, input_ids)
         if self.fields.get("input_require_grads"):
             embeds.requires_grad = True
         return embeds
@@ -281,15 +364,22 @@ class LlamaModel(PreTrainedModel):
 
 class LlamaForCausalLM(PreTrainedModel):
     native_name = "transformers.LlamaForCausalLM"
+    model_class: type[LlamaModel] = LlamaModel
+    body_name = "model"
+    head_bias = False
 
     def build(self, w: World, config: Config) -> None:
         self.configure(config)
-        body = LlamaModel()
+        body = self.model_class()
         body.build(w, config)
-        head = linear(w, config.integer("hidden_size"), config.integer("vocab_size"), bias=False)
+        head = linear(w, config.integer("hidden_size"), config.integer("vocab_size"), bias=self.head_bias)
         if config.flag("tie_word_embeddings"):
-            head.parameters["weight"] = body.child("embed_tokens").parameters["weight"]
-        self.children.update(model=body, lm_head=head)
+            head.parameters["weight"] = body.tokens.parameters["weight"]
+        self.children.update({self.body_name: body, "lm_head": head})
+
+    def capped(self, w: World, logits: Any) -> Any:
+        """What the head's result becomes before the loss."""
+        return logits
 
     def forward(
         self,
@@ -307,7 +397,7 @@ class LlamaForCausalLM(PreTrainedModel):
     ) -> Any:
         outputs = self.run(
             w,
-            "model",
+            self.body_name,
             input_ids,
             attention_mask=attention_mask,
             position_ids=position_ids,
@@ -320,29 +410,35 @@ class LlamaForCausalLM(PreTrainedModel):
             hidden_states = method(
                 w, "__getitem__", hidden_states, (slice(None), slice(-logits_to_keep, None))
             )
-        logits = self.run(w, "lm_head", hidden_states)
+        logits = self.capped(w, self.run(w, "lm_head", hidden_states))
         loss = None if labels is None else causal_lm_loss(w, logits, labels)
         return ModelOutput(loss=loss, logits=logits, past_key_values=outputs.lookup("past_key_values"))
 
 
 class LlamaForSequenceClassification(PreTrainedModel):
     native_name = "transformers.LlamaForSequenceClassification"
+    model_class: type[LlamaModel] = LlamaModel
+    body_name = "model"
 
     def build(self, w: World, config: Config) -> None:
         self.configure(config)
-        body = LlamaModel()
+        body = self.model_class()
         body.build(w, config)
-        self.children["model"] = body
+        self.children[self.body_name] = body
         self.children["score"] = linear(
             w, config.integer("hidden_size"), config.integer("num_labels"), bias=False
         )
 
     def forward(self, w: World, input_ids: Tensor, labels: Tensor | None = None, **kwargs: Any) -> Any:
-        outputs = self.run(w, "model", input_ids, **kwargs)
+        outputs = self.run(w, self.body_name, input_ids, **kwargs)
         logits = self.run(w, "score", outputs.lookup("last_hidden_state"))
         pooled = method(w, "__getitem__", logits, (slice(None), -1))
         loss = None if labels is None else classification_loss(w, pooled, labels, self.config)
         return ModelOutput(loss=loss, logits=pooled, past_key_values=outputs.lookup("past_key_values"))
+
+
+def repeated(w: World, states: Tensor, groups: int) -> Any:
+    return states if groups == 1 else repeat_kv(w, states, groups)
 
 
 def head_size(config: Config) -> int:
@@ -360,10 +456,10 @@ def rms_norm(w: World, size: int, config: Config) -> RMSNorm:
 def rotated(w: World, query: Tensor, key: Tensor, cos: Tensor, sin: Tensor) -> tuple[Any, Any]:
     """`apply_rotary_pos_emb`."""
     cos, sin = method(w, "unsqueeze", cos, 1), method(w, "unsqueeze", sin, 1)
-    return _rotate(w, query, cos, sin), _rotate(w, key, cos, sin)
+    return rotated_one(w, query, cos, sin), rotated_one(w, key, cos, sin)
 
 
-def _rotate(w: World, x: Tensor, cos: Tensor, sin: Tensor) -> Any:
+def rotated_one(w: World, x: Tensor, cos: Tensor, sin: Tensor) -> Any:
     return add(
         w,
         torch_function(w, "torch.mul", x, cos),
