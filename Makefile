@@ -6,7 +6,7 @@ TORCH_VENV := .venv-torch
 CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/torchwise-editors
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format types check test-torch pages bench bundle vsix e2e accuracy field-report build clean
+.PHONY: help setup demo test lint format types check test-torch pages bench bundle vsix e2e accuracy field-report docs build clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -80,6 +80,13 @@ accuracy: setup  ## described jobs against published peaks; writes docs/accuracy
 
 field-report: setup  ## check CHECKOUTS (a folder of repositories) again; writes docs/field-report.md
 	$(PYTHON) benchmarks/field_report.py $(CHECKOUTS) --report docs/field-report.md
+
+$(VENV)/.docs-installed: pyproject.toml | setup
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check --group docs
+	@touch $@
+
+docs: $(VENV)/.docs-installed  ## the documentation site, links checked: build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 build: setup  ## wheel and sdist in dist/
 	$(PYTHON) -m build
