@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from torchwise_analysis.interp.concrete.library import (
     configs,
     data,
+    diffusers_models,
     files,
     gymnasium,
     huggingface,
@@ -59,6 +60,7 @@ class Spaces:
             "tqdm.auto": data.tqdm_module,
             "transformers": lambda it: Namespace("transformers", resolve=it.library.transformers.top_level),
             "transformers.modeling_outputs": huggingface.outputs_space,
+            "diffusers": diffusers_models.package,
             "timm": timm_models.package,
             "timm.models": timm_models.package,
             "torchvision": vision_models.package,
