@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from torchwise_memory.modules.base import Module, call
+from torchwise_memory.modules.base import Module, Resettable, call
 from torchwise_memory.modules.containers import ModuleList
 from torchwise_memory.modules.copying import copy_module
 from torchwise_memory.modules.linear import Linear, NonDynamicallyQuantizableLinear
@@ -26,7 +26,7 @@ from torchwise_memory.runtime.world import World
 Dropout = DROPOUTS[0]
 
 
-class MultiheadAttention(Module):
+class MultiheadAttention(Resettable):
     native_name = "torch.nn.MultiheadAttention"
 
     def init(
@@ -446,7 +446,7 @@ class TransformerDecoderLayer(_Layer):
         return self.run(w, "dropout2", x)
 
 
-class _Stack(Module):
+class _Stack(Resettable):
     def fill(self, w: World, layer: Module, num_layers: int, norm: Module | None) -> None:
         layers = ModuleList()
         layers.renumber([copy_module(w, layer) for _ in range(num_layers)])
@@ -525,7 +525,7 @@ class TransformerDecoder(_Stack):
         return self.finish(w, output)
 
 
-class Transformer(Module):
+class Transformer(Resettable):
     native_name = "torch.nn.Transformer"
 
     def init(

@@ -499,6 +499,14 @@ class Module:
         return ""
 
 
+class Resettable(Module):
+    """Modules that can draw their parameters anew: that changes values only."""
+
+    @visible("reset_parameters", "_reset_parameters")
+    def reset_parameters(self, w: World) -> None:
+        return None
+
+
 def call(w: World, module: Module, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
     """`module(*args, **kwargs)`: policies and hooks around forward. The only way a module runs.
 

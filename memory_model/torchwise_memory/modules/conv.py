@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from torchwise_memory.modules.base import Module
+from torchwise_memory.modules.base import Module, Resettable
 from torchwise_memory.modules.ops import functional
 from torchwise_memory.runtime.errors import Unsupported
 from torchwise_memory.runtime.tensor import Tensor
 from torchwise_memory.runtime.world import World
 
 
-class _Conv(Module):
+class _Conv(Resettable):
     native_name = "torch.nn.modules.conv._ConvNd"
     dimensions: ClassVar[int] = 2
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from torchwise_memory.modules.base import Module
+from torchwise_memory.modules.base import Module, Resettable
 from torchwise_memory.modules.ops import functional, method, torch_function
 from torchwise_memory.runtime.tensor import Tensor
 from torchwise_memory.runtime.world import World
@@ -20,7 +20,7 @@ class Identity(Module):
         return input
 
 
-class Linear(Module):
+class Linear(Resettable):
     native_name = "torch.nn.Linear"
 
     def init(
@@ -67,7 +67,7 @@ class LazyLinear(Linear):
         return super().forward(w, input)
 
 
-class Bilinear(Module):
+class Bilinear(Resettable):
     native_name = "torch.nn.Bilinear"
 
     def init(
@@ -111,7 +111,7 @@ class Unflatten(Module):
         return method(w, "unflatten", input, self.integer("dim"), self.fields["unflattened_size"])
 
 
-class PReLU(Module):
+class PReLU(Resettable):
     native_name = "torch.nn.PReLU"
 
     def init(
@@ -129,7 +129,7 @@ class PReLU(Module):
         return functional(w, "prelu", input, self.tensor("weight"))
 
 
-class Embedding(Module):
+class Embedding(Resettable):
     native_name = "torch.nn.Embedding"
 
     def init(
@@ -176,7 +176,7 @@ class Embedding(Module):
         )
 
 
-class EmbeddingBag(Module):
+class EmbeddingBag(Resettable):
     native_name = "torch.nn.EmbeddingBag"
 
     def init(
@@ -264,7 +264,7 @@ def _pads() -> tuple[type[Module], ...]:
     return tuple(made)
 
 
-class AdaptiveLogSoftmaxWithLoss(Module):
+class AdaptiveLogSoftmaxWithLoss(Resettable):
     """Clusters by `cutoffs`: the head, then a down-projection and an output layer for each tail cluster."""
 
     native_name = "torch.nn.AdaptiveLogSoftmaxWithLoss"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torchwise_memory.modules.base import Module, new_tensor
+from torchwise_memory.modules.base import Module, Resettable, new_tensor
 from torchwise_memory.modules.native import static
 from torchwise_memory.modules.ops import functional
 from torchwise_memory.runtime.dtypes import DTYPES
@@ -13,7 +13,7 @@ from torchwise_memory.runtime.tensor import Tensor
 from torchwise_memory.runtime.world import World
 
 
-class LayerNorm(Module):
+class LayerNorm(Resettable):
     native_name = "torch.nn.LayerNorm"
 
     def init(
@@ -41,7 +41,7 @@ class LayerNorm(Module):
         )
 
 
-class RMSNorm(Module):
+class RMSNorm(Resettable):
     native_name = "torch.nn.RMSNorm"
 
     def init(
@@ -65,7 +65,7 @@ class RMSNorm(Module):
         )
 
 
-class GroupNorm(Module):
+class GroupNorm(Resettable):
     native_name = "torch.nn.GroupNorm"
 
     def init(
@@ -91,7 +91,7 @@ class GroupNorm(Module):
         )
 
 
-class _BatchStatistics(Module):
+class _BatchStatistics(Resettable):
     def init(
         self,
         w: World,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, ClassVar
 
-from torchwise_memory.modules.base import Module
+from torchwise_memory.modules.base import Resettable
 from torchwise_memory.modules.native import attribute, visible
 from torchwise_memory.modules.ops import functional, method, torch_function
 from torchwise_memory.runtime.dtypes import DType, uint8
@@ -37,7 +37,7 @@ class PackedSequence:
         return self
 
 
-class _Recurrent(Module):
+class _Recurrent(Resettable):
     """`reserve_factor`: elements cuDNN keeps for backward for each hidden element, layer and direction."""
 
     gates: ClassVar[int] = 1
@@ -292,7 +292,7 @@ class GRU(_Recurrent):
         )
 
 
-class _Cell(Module):
+class _Cell(Resettable):
     """Two products, then one fused kernel that keeps the activated gates."""
 
     gates: ClassVar[int] = 1

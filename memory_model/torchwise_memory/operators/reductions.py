@@ -33,6 +33,7 @@ from .support import (
     prod,
     record,
     record_inplace,
+    store_values,
     values_of,
 )
 
@@ -714,7 +715,14 @@ def unique(
     return_counts: bool = False,
     dim: int | None = None,
 ) -> object:
-    """How many elements differ cannot be known: all of them, the most memory it can take."""
+    """Where values are not known, all elements count as different: the most memory it can take."""
+    known = values_of(input) if dim is None and not return_inverse and not return_counts else None
+    if known is not None:
+        distinct = list(dict.fromkeys(known))
+        few = w.new((len(distinct),), input.dtype, "unique", input.storage.device)
+        distinct.sort()
+        store_values(few, distinct)
+        return few
     w.assume("torch.unique: every element counted as distinct")
     count = input.numel if dim is None else input.shape[dim]
     shape = (count,) if dim is None else input.shape

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, cast
 from torchwise_analysis.interp.concrete import operators, text
 from torchwise_analysis.interp.concrete.values import (
     MISSING,
+    Builtin,
     Class,
     Frame,
     Function,
@@ -91,6 +92,8 @@ def call(it: Interpreter, node: nodes.Call, frame: Frame) -> Value:
     if isinstance(node.func, nodes.Name) and not node.args and node.func.id == "super":
         return zero_argument_super(it, frame)
     callee = it.evaluate(node.func, frame)
+    if not node.args and callee.__class__ is Builtin and cast(Builtin, callee).name in ("locals", "vars"):
+        return dict(frame.names)
     args: list[Value] = []
     for argument in node.args:
         if isinstance(argument, nodes.Starred):

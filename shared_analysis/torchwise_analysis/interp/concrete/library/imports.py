@@ -9,7 +9,7 @@ top to bottom.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from torchwise_analysis.interp.concrete import statements
@@ -174,6 +174,8 @@ class LazyScope:
         # how many of a name's binders are left to a lookup that happens while the later ones run
         self._left: dict[str, int] = {}
         self._pending_stars: list[nodes.ImportFrom] = []
+        # calls at the top level that put what the module defines into a registry elsewhere
+        self._registrations: list[tuple[nodes.Stmt, int]] = []
         for statement, base in _top_level(body, 0):
             self._index(statement, base)
 
@@ -182,6 +184,8 @@ class LazyScope:
         names = self.module.names
         if name in names:
             return names[name]
+        while self._registrations:
+            self._run(*self._registrations.pop(0))
         if self.module.is_library and not self.is_replacement:
             scope = self.imports.replacement(self.module.name)
             if scope is not None and name in scope.binders:
@@ -201,6 +205,26 @@ class LazyScope:
         if left < len(binders):
             return MISSING
         return self._from_stars(name)
+
+    def entries(self, name: str, wanted: Callable[[Value], bool]) -> dict[Value, Value]:
+        """Those items of the dictionary display bound to `name` whose keys are wanted; only these are evaluated.
+
+        The display may be an argument of a call (`name = make({...})`).
+        """
+        found: dict[Value, Value] = {}
+        it = self.imports.it
+        for statement, base in self.binders.get(name, ()):
+            value = getattr(statement, "value", None)
+            if isinstance(value, nodes.Call) and value.args:
+                value = value.args[0]
+            if not isinstance(value, nodes.DictExpr):
+                continue
+            frame = Frame(self.module, None, base)
+            frame.names = self.module.names
+            for key, item in zip(value.keys, value.values, strict=True):
+                if isinstance(key, nodes.Constant) and wanted(key.value):
+                    found[key.value] = it.evaluate(item, frame)
+        return found
 
     def bound_names(self) -> list[str]:
         """Names that the text binds, those of star imports included."""
@@ -236,13 +260,15 @@ class LazyScope:
             absolute = self.imports.absolute(node, self.module)
             if absolute is not None:
                 self.stars.append((absolute, MISSING))
+        if name.startswith("_"):
+            return MISSING
         for position, (absolute, source) in enumerate(self.stars):
             if source is MISSING:
                 if not self._may_define(absolute, name):
                     continue
                 source = self.imports.find(absolute, self.module.path)
                 self.stars[position] = (absolute, source)
-            if isinstance(source, (ModuleValue, Namespace)) and not name.startswith("_"):
+            if isinstance(source, (ModuleValue, Namespace)):
                 value = self.imports.it.find_attribute(source, name)
                 if value is not MISSING:
                     return value
@@ -273,6 +299,8 @@ class LazyScope:
                 self._pending_stars.append(inner)
         for name in dict.fromkeys(_bound_names(statement)):
             self.binders.setdefault(name, []).append((statement, base))
+        if _is_registration(statement):
+            self._registrations.append((statement, base))
         touched = _touched_name(statement)
         if touched:
             self.touchers.setdefault(touched, []).append((statement, base))
@@ -355,6 +383,18 @@ def _stars_below(statement: nodes.Stmt) -> Iterator[nodes.ImportFrom]:
             if isinstance(inner, nodes.ImportFrom) and any(a.name == "*" for a in inner.names):
                 yield inner
             yield from _stars_below(inner)
+
+
+def _is_registration(statement: nodes.Stmt) -> bool:
+    """`register_block("name", Block)`: a call for its effect alone, by a function that says so."""
+    if not isinstance(statement, nodes.ExprStmt) or not isinstance(statement.value, nodes.Call):
+        return False
+    function = statement.value.func
+    return (
+        isinstance(function, nodes.Name)
+        and function.id.startswith("register_")
+        and len(statement.value.args) + len(statement.value.keywords) > 1
+    )
 
 
 def _touched_name(statement: nodes.Stmt) -> str:

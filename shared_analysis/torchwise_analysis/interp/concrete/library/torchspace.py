@@ -532,7 +532,6 @@ def _inert() -> dict[str, Value]:
         "multiprocessing.set_start_method",
         "multiprocessing.set_sharing_strategy",
         "_dynamo.reset",
-        "fx.wrap",
         "_C._log_api_usage_once",
     ]:
         members[f"torch.{name}"] = Builtin(f"torch.{name}", nothing)
@@ -554,6 +553,7 @@ def _inert() -> dict[str, Value]:
         "compiler.allow_in_graph",
         "autograd.function.once_differentiable",
         "jit._overload_method",
+        "fx.wrap",
     ]:
         members[f"torch.{name}"] = Builtin(f"torch.{name}", _identity_decorator)
     members["torch.compile"] = Builtin("torch.compile", _compile)
