@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 from torchwise_analysis.findings import Finding, Place
 from torchwise_analysis.names.environment import library_folders
 from torchwise_analysis.names.project import Project, project_roots
+from torchwise_analysis.plugins import plugins
 from torchwise_analysis.settings import Settings, matches_any
 from torchwise_analysis.source.collector import collector_paused
 
@@ -123,7 +124,7 @@ def never() -> bool:
 
 def could_matter(text: str) -> bool:
     """Whether a file can hold anything a rule speaks of, by its text alone."""
-    return _WORDS_THAT_MATTER.search(text) is not None
+    return _WORDS_THAT_MATTER.search(text) is not None or any(word in text for word in plugins().words)
 
 
 def open_project(
@@ -225,6 +226,7 @@ class Engine:
         from torchwise_analysis.interp import abstract
         from torchwise_analysis.rules import judge
 
+        plugins()  # what they teach about libraries has to be there before the run
         trace = abstract.run(document.module, self.project, stop=stop, reached=reached, memory=memory)
         file = SourceFile(document.path, document.text, document.module)
         result = judge(
@@ -269,12 +271,10 @@ class Engine:
 
     def _is_ignored(self, finding: Finding) -> bool:
         """By the settings for the file that the finding lies in, not for the one it was found from."""
+        from torchwise_analysis.rules import selects
+
         ignored = self._ignored(finding.place.path)
-        return any(
-            selector == finding.rule
-            or (selector[:2].upper() == "TW" and finding.code.startswith(selector.upper()))
-            for selector in ignored
-        )
+        return any(selects(selector, finding.rule, finding.code) for selector in ignored)
 
 
 def check_together(

@@ -144,11 +144,11 @@ def test_targets_that_documents_name_exist(path: Path) -> None:
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_commands_that_documents_name_exist(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = path.read_text(encoding="utf-8")
-    spoken = re.findall(r"`torchwise ([a-z]+)((?: [^`]*)?)`", text)
+    spoken = re.findall(r"`torchwise ([a-z][a-z-]*)((?: [^`]*)?)`", text)
     typed = [
         match
         for block in code_blocks(path)
-        for match in re.findall(r"^(?:\$ |- run: )?torchwise ([a-z]+)(.*)$", block, re.MULTILINE)
+        for match in re.findall(r"^(?:\$ |- run: )?torchwise ([a-z][a-z-]*)(.*)$", block, re.MULTILINE)
     ]
     for command, rest in [*spoken, *typed]:
         assert command in COMMANDS, command

@@ -23,6 +23,7 @@ COMMANDS = {
     "estimate": "tell the peak VRAM of each training loop",
     "explain": "say what a rule looks for, and why",
     "rules": "list all rules",
+    "new-rule": "write a package with a rule of your own",
     "gpus": "list the GPUs that estimates know",
     "profile": "tell the peak VRAM of a real model's step, run on fake tensors (needs PyTorch)",
     "server": "start the language server (editors do this)",
@@ -76,7 +77,7 @@ def _dispatch(words: list[str]) -> int:
         return Exit.OK
     if words[0] not in COMMANDS:
         raise UsageError(_unknown_command(words[0]))
-    module = importlib.import_module(f"torchwise_server.cli.{words[0]}")
+    module = importlib.import_module(f"torchwise_server.cli.{words[0].replace('-', '_')}")
     run = cast("Callable[[list[str]], int]", module.run)
     return run(words[1:])
 

@@ -14,7 +14,7 @@ from torchwise_analysis.settings import Settings, SettingsFinder
 from torchwise_server.cli import Exit, UsageError, reporting
 from torchwise_server.cli.console import Progress
 from torchwise_server.cli.files import STDIN, Inputs, collect
-from torchwise_server.cli.options import Parser, add_verbose, shown_path
+from torchwise_server.cli.options import Parser, add_verbose, plugin_problems, shown_path
 from torchwise_server.cli.output import complain
 from torchwise_server.cli.selecting import add_selection, require_known_selection, settings_for
 from torchwise_server.reporters.words import one_line
@@ -126,6 +126,7 @@ def _check(
     from torchwise_analysis.engine import Problem, ProblemKind, check_together, could_matter
 
     problems = [Problem(item.path, None, item.why, ProblemKind.UNREADABLE) for item in inputs.missing]
+    problems += plugin_problems()
     documents: list[tuple[Engine, SourceFile]] = []
     read = skipped = 0
     for file in (*([None] if stdin else []), *inputs.files):

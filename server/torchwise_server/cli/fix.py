@@ -18,7 +18,7 @@ from torchwise_analysis.settings import Settings, SettingsFinder
 from torchwise_server.cli import Exit, UsageError
 from torchwise_server.cli.console import Progress, report_console
 from torchwise_server.cli.files import STDIN, Inputs, collect
-from torchwise_server.cli.options import Parser, add_verbose, shown_path
+from torchwise_server.cli.options import Parser, add_verbose, plugin_problems, shown_path
 from torchwise_server.cli.output import complain, say, say_bytes
 from torchwise_server.cli.selecting import add_selection, require_known_selection, settings_for
 from torchwise_server.reporters.words import one_line
@@ -164,6 +164,7 @@ def _files(
     from torchwise_server.cli.editable import Editable, NotEditableError, allowed_folders
 
     failures = [_Failure(item.path, None, item.why) for item in inputs.missing]
+    failures += [_Failure(each.path, None, each.message) for each in plugin_problems()]
     if stdin:
         name = options.stdin_filename or "<stdin>"
         try:

@@ -8,10 +8,13 @@ import sys
 from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from torchwise_analysis.settings import LoadedSettings, SettingsProblem, suggestion
 from torchwise_server.cli import UsageError
+
+if TYPE_CHECKING:
+    from torchwise_analysis.engine import Problem
 
 E = TypeVar("E", bound=Enum)
 
@@ -66,15 +69,31 @@ def require_known_rules(selectors: Sequence[str], where: str) -> None:
     """
     if not selectors:
         return
-    from torchwise_analysis.rules import all_rules
+    from torchwise_analysis.rules import all_rules, selects
 
-    names = [entry.rule.name for entry in all_rules()]
-    codes = [entry.rule.code for entry in all_rules()]
+    rules = [entry.rule for entry in all_rules()]
+    names = [rule.name for rule in rules]
     for selector in selectors:
-        is_prefix = len(selector) > 1 and any(code.startswith(selector.upper()) for code in codes)
-        if selector not in names and not is_prefix:
+        if not any(selects(selector, rule.name, rule.code) for rule in rules):
             hint = suggestion(selector, names) or "; `torchwise rules` lists them"
             raise UsageError(f"{where}: no rule is called {selector[:60]!r}{hint}")
+
+
+def plugin_problems() -> list[Problem]:
+    """A problem for each rule from outside that could not be loaded."""
+    from torchwise_analysis.engine import Problem, ProblemKind
+    from torchwise_analysis.plugins import plugins
+
+    return [
+        Problem(
+            f"plug-in {failure.name}",
+            None,
+            f"the rule of the package {failure.distribution} cannot be loaded: {failure.message}; "
+            "the other rules ran",
+            ProblemKind.FAILURE,
+        )
+        for failure in plugins().failures
+    ]
 
 
 def require_sound(loaded: LoadedSettings) -> LoadedSettings:

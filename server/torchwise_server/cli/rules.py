@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from torchwise_server.cli import Exit
 from torchwise_server.cli.console import report_console
-from torchwise_server.cli.options import Parser
-from torchwise_server.cli.output import say
+from torchwise_server.cli.options import Parser, plugin_problems
+from torchwise_server.cli.output import complain, say
 
 if TYPE_CHECKING:
     from torchwise_analysis.rules import Rule
@@ -29,6 +29,8 @@ def run(words: list[str]) -> int:
         say(json.dumps({"version": 1, "rules": [_as_dict(rule) for rule in rules]}, indent=1))
     else:
         _print(rules)
+    for problem in plugin_problems():
+        complain(f"{problem.path}: {problem.message}")
     return Exit.OK
 
 

@@ -14,7 +14,15 @@ from torchwise_analysis.findings import Confidence, Finding, Fix, Safety
 from torchwise_analysis.fixes import Reanalyse, SourceFile, is_offerable
 from torchwise_analysis.interp.abstract.places import settled
 from torchwise_analysis.rules import precedence
-from torchwise_analysis.rules._framework import Hit, RegisteredRule, Rule, all_rules, rule_named
+from torchwise_analysis.rules._framework import (
+    Hit,
+    RegisteredRule,
+    Rule,
+    all_rules,
+    built_in_rules,
+    rule_named,
+    selects,
+)
 from torchwise_analysis.rules.precedence import Judged
 from torchwise_analysis.settings import Settings
 from torchwise_analysis.suppressions import apply as apply_suppressions
@@ -28,10 +36,12 @@ __all__ = [
     "RuleFailure",
     "Statistics",
     "all_rules",
+    "built_in_rules",
     "enabled_rules",
     "explain",
     "judge",
     "rule_named",
+    "selects",
     "verified",
 ]
 
@@ -168,10 +178,7 @@ def enabled_rules(
     everything = all_rules() if rules is None else rules
 
     def matches(rule: Rule, selectors: Iterable[str]) -> bool:
-        return any(
-            selector == rule.name or (selector[:2].upper() == "TW" and rule.code.startswith(selector.upper()))
-            for selector in selectors
-        )
+        return any(selects(selector, rule.name, rule.code) for selector in selectors)
 
     return tuple(
         entry
@@ -236,5 +243,5 @@ def _fixes(
 
 
 def _names() -> dict[str, str]:
-    names = {entry.rule.name: entry.rule.name for entry in all_rules()}
-    return names | {entry.rule.code: entry.rule.name for entry in all_rules()}
+    rules = [entry.rule for entry in all_rules()]
+    return {rule.name: rule.name for rule in rules} | {rule.code: rule.name for rule in rules}

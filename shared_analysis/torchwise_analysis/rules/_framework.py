@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from torchwise_analysis.interp.abstract.trace import Trace
 
 
+_CODE_PREFIX = re.compile(r"[A-Za-z]{2,8}[0-9]{0,4}")
+
+
 class Category(Enum):
     """The groups of the rule list; the hundreds digit of a code."""
 
@@ -33,6 +37,8 @@ class Category(Enum):
     DISTRIBUTED = "Distributed training"
     DATA = "Data loading"
     PERFORMANCE = "Performance"
+    API = "Deprecated and unsafe interfaces"
+    OTHER = "Other"  # of rules from outside
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,9 +145,23 @@ def registered(module: ModuleType) -> RegisteredRule | None:
     )
 
 
-@cache
 def all_rules() -> tuple[RegisteredRule, ...]:
-    """All rules of this package, by code."""
+    """All rules, by code: those of this package, then those of plug-ins."""
+    from torchwise_analysis.plugins import plugins
+
+    return (*built_in_rules(), *plugins().rules)
+
+
+def selects(selector: str, name: str, code: str) -> bool:
+    """Whether a selector of the settings means a rule: by its name, its code, or a prefix of its code."""
+    return selector == name or (
+        _CODE_PREFIX.fullmatch(selector) is not None and code.startswith(selector.upper())
+    )
+
+
+@cache
+def built_in_rules() -> tuple[RegisteredRule, ...]:
+    """The rules of this package, by code."""
     import torchwise_analysis.rules as package
 
     found = [registered(importlib.import_module(name)) for name in _module_names(package)]

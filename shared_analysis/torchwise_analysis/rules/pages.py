@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from torchwise_analysis.rules._framework import Category, Example, Rule, all_rules
+from torchwise_analysis.rules._framework import Category, Example, Rule, built_in_rules
 from torchwise_analysis.rules._snippets import parse
 
 _NOTE = (
@@ -65,7 +65,7 @@ def render_index(rules: Iterable[Rule]) -> str:
 
 def pages() -> Mapping[str, str]:
     """All pages by file name."""
-    rules = [entry.rule for entry in all_rules()]
+    rules = [entry.rule for entry in built_in_rules()]
     rendered = {f"{rule.name}.md": _NOTE + "\n" + render(rule) for rule in rules}
     return {"README.md": _NOTE + "\n" + render_index(rules)} | rendered
 

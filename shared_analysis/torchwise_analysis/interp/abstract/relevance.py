@@ -7,7 +7,7 @@ are passed over; they are counted.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from torchwise_analysis.interp.abstract.static import Mentions, StaticCache
 from torchwise_analysis.names.project import Project
@@ -78,6 +78,9 @@ _STRONG = frozenset(
         "BCEWithLogitsLoss",
     ]
 )
+# Functions that rules from outside gave a meaning to; set once, before anything is analysed.
+_TAUGHT: set[str] = set()
+
 # These count only in a function that also speaks of one of the subjects.
 _WEAK = frozenset(
     [
@@ -172,9 +175,14 @@ _COMMON = frozenset(
 )
 
 
+def teach(words: Iterable[str]) -> None:
+    """Names that matter besides those known here."""
+    _TAUGHT.update(words)
+
+
 def has_effect(names: frozenset[str] | set[str]) -> bool:
     """May a body that mentions these names itself do something that a rule looks at?"""
-    return not _STRONG.isdisjoint(names) or (not _WEAK.isdisjoint(names) and not _SUBJECTS.isdisjoint(names))
+    return not (_STRONG.isdisjoint(names) and _TAUGHT.isdisjoint(names)) or (not _WEAK.isdisjoint(names) and not _SUBJECTS.isdisjoint(names))
 
 
 _SMALL = 40  # nodes; running such a function is cheaper than doubting
