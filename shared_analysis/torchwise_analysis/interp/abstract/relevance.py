@@ -182,7 +182,9 @@ def teach(words: Iterable[str]) -> None:
 
 def has_effect(names: frozenset[str] | set[str]) -> bool:
     """May a body that mentions these names itself do something that a rule looks at?"""
-    return not (_STRONG.isdisjoint(names) and _TAUGHT.isdisjoint(names)) or (not _WEAK.isdisjoint(names) and not _SUBJECTS.isdisjoint(names))
+    return not (_STRONG.isdisjoint(names) and _TAUGHT.isdisjoint(names)) or (
+        not _WEAK.isdisjoint(names) and not _SUBJECTS.isdisjoint(names)
+    )
 
 
 _SMALL = 40  # nodes; running such a function is cheaper than doubting
