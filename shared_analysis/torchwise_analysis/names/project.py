@@ -17,6 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from torchwise_analysis.files import MAX_SOURCE_BYTES, read_regular
+from torchwise_analysis.names.releases import Releases, releases
 from torchwise_analysis.source import lower_text
 from torchwise_analysis.source.decode import decode
 from torchwise_analysis.source.nodes import Module
@@ -64,6 +65,8 @@ class Project:
         self._found: dict[tuple[str, str], SourceModule | None] = {}
         self._texts: dict[str, str | None] = {}
         self._modules: dict[str, Module | None] = {}
+        self._releases: dict[str, Releases | None] = {}
+        self.asked: set[str] = set()  # files whose module was asked for; whoever wants to know clears it
         self.version = 0  # counts up whenever something that was found may not hold any more
 
     def find(self, name: str, importer: str | None = None) -> SourceModule | None:
@@ -100,6 +103,7 @@ class Project:
 
     def load(self, path: str) -> Module | None:
         """The lowered module of a file; None if it cannot be read."""
+        self.asked.add(path)
         open_module = self._overlay(path)
         if open_module is not None:
             return open_module
@@ -123,6 +127,12 @@ class Project:
         self._modules.pop(path, None)
         self._found.clear()
         self.version += 1
+
+    def releases(self, library: str) -> Releases | None:
+        """Which releases of a library the project runs with, as far as it says."""
+        if library not in self._releases:
+            self._releases[library] = releases(library, self.roots, self.libraries)
+        return self._releases[library]
 
     def _search(self, name: str, near: str) -> SourceModule | None:
         parts = name.split(".")

@@ -253,7 +253,7 @@ class Block(nn.Module):
 
     def forward(self, x):
         if self.use_checkpoint and self.training:
-            return checkpoint(self.body, x)
+            return checkpoint(self.body, x, use_reentrant=True)
         return self.body(x)
 """,
         ),

@@ -60,7 +60,7 @@ RULE = Rule(
     severity=Severity.WARNING,
     claim="`backward(create_graph=True)` in a loop leaves gradients that nobody resets.",
     cost=(
-        "Such a gradient has a graph of its own, which holds the parameter, which holds the gradient: a circle "
+        "Such a gradient has a graph, which holds the parameter, which holds the gradient: a circle "
         "inside PyTorch that Python's garbage collector does not find (measured on 2.13). Each iteration "
         "leaves its whole graph, activations included, on the device for good: memory grows step by step, "
         "and the run ends at a place that has nothing to do with it. PyTorch warns once."
@@ -225,7 +225,7 @@ def _hit(trace: Trace, event: Backward, loop: Loop) -> Hit:
                 Evidence(loop.place, f"again in each turn of the {loop_words(loop)}"),
             )
         ),
-        frozenset({("backward", event.place)}),
+        frozenset({("backward", event.place), *(("optimizer", oid) for oid in event.before)}),
     )
 
 

@@ -102,6 +102,7 @@ def train(loader):
         difference = model(x).detach().numpy() - y.numpy()
                      ^^^^^^^^^^^^^^^^^ loss-cut-from-graph error certain
         loss = Variable(torch.as_tensor((difference**2).mean()), requires_grad=True)
+               ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ deprecated-api hint certain
         loss.backward()
         optimizer.step()
 """,

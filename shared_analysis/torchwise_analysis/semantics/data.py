@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import cast
 
+from torchwise_analysis.findings import Place
 from torchwise_analysis.interp.abstract import events as ev
 from torchwise_analysis.interp.abstract import values as va
 from torchwise_analysis.interp.abstract.machine import Machine, first_known
@@ -25,13 +27,26 @@ _SHARDING_FUNCTIONS = frozenset(["split_dataset_by_node", "shard", "split_by_nod
     "monai.data.DataLoader",
 )
 def loader(m: Machine, call: Call) -> va.Value:
+    obj = m.make(va.Kind.LOADER, call.node, call.name, arguments=call.arguments)
+    return _built(m, obj, call)
+
+
+@method(va.Kind.LOADER, "super().__init__")
+def own_loader(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
+    """A class of the project that derives from DataLoader gives this to it."""
+    obj = m.objects[obj.id] = replace(obj, arguments=call.arguments)
+    if obj.place is not None:
+        _built(m, obj, call, obj.place)
+    return va.NONE
+
+
+def _built(m: Machine, obj: va.Obj, call: Call, place: Place | None = None) -> va.Obj:
     dataset = call.get("dataset", 0)
     sampler = call.get("batch_sampler", 4) or call.get("sampler", 3)
-    obj = m.make(va.Kind.LOADER, call.node, call.name, arguments=call.arguments)
     shuffle = call.get("shuffle", 2)
     m.emit(
         ev.LoaderBuilt,
-        call.node,
+        call.node if place is None else place,
         loader=obj,
         dataset=first_known(dataset) if dataset is not None else None,
         sampler=first_known(sampler) if sampler is not None else None,

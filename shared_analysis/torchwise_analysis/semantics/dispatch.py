@@ -165,6 +165,9 @@ _NO_TENSORS = frozenset(
         "Size",
     ]
 )
+_DOWNLOADS = frozenset(
+    ["hf_hub_download", "urlretrieve", "urlopen", "cached_download", "snapshot_download", "cached_path"]
+)
 _MEANS = frozenset(["mean", "average", "nanmean", "fmean", "sum"])
 _FORWARDING = frozenset(["torch.utils.checkpoint.checkpoint", "torch.utils.checkpoint.checkpoint_sequential"])
 _DROPOUT = frozenset(
@@ -276,6 +279,8 @@ class Library:
     # ------------------------------------------------------------------ functions
 
     def call(self, m: Machine, name: str, arguments: va.Arguments, node: nd.Node) -> va.Value:
+        if name.startswith("functorch."):
+            m.emit(ev.ApiCall, node, name=name, arguments=arguments)
         name = canonical(name)
         call = Call(name, arguments, node)
         meaning = FUNCTIONS.get(name)
@@ -615,7 +620,7 @@ def _third_party(m: Machine, call: Call, root: str) -> va.Value:
         return _third_party_object(m, call)
     if found:
         return replace(tensors.combine(m, found, call.node), activation=None)
-    return va.unknown(None, taint=m.taint(*values))
+    return va.unknown(None, taint=m.taint(*values) | _library_taint(call.name))
 
 
 def _third_party_object(m: Machine, call: Call) -> va.Value:
@@ -645,7 +650,7 @@ def _library_taint(name: str) -> frozenset[str]:
         return frozenset(["random"])
     if name.startswith(("time.", "datetime.")):
         return frozenset(["time"])
-    return frozenset()
+    return frozenset(["downloaded"]) if name.rpartition(".")[2] in _DOWNLOADS else frozenset()
 
 
 # --------------------------------------------------------------------------- methods of objects

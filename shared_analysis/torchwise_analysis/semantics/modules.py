@@ -249,7 +249,7 @@ def forward(
     pass_ = m.start_pass(inner, call.node, call.arguments, through, belief, grad, wrapped, bypassed)
     m.passes[pass_].modules.update((obj.id, inner.id))
     m.passes[pass_].inputs |= m.passes_of(values)
-    before, alive, scopes = m.forward, True, m.scopes
+    before, scopes = m.forward, m.scopes
     if top:
         m.forward = (inner, pass_)
     if wrapped == "compile":
@@ -257,12 +257,16 @@ def forward(
     try:
         result = _run(m, inner, pass_, call, top, in_sequence)
     except DeadPathError:
-        alive = False
-        raise
+        if not top:
+            raise
+        # Nobody calls what only raises: some condition was understood wrongly.
+        m.counts.dead_paths += 1
+        m.alive = True
+        result = m.attach(pass_, values, call.node)
     finally:
         m.forward, m.scopes = before, scopes
-        if top and alive:
-            _run_hooks(m, inner, pass_, call)
+    if top:
+        _run_hooks(m, inner, pass_, call)
     return result
 
 
@@ -298,10 +302,17 @@ def parameter_free(m: Machine, obj: va.Obj) -> bool:
         if known is not None and (known.kind is not va.Kind.MODULE or not parameter_free(m, known)):
             return False
     return not any(
-        isinstance(v, va.Obj) and v.kind in (va.Kind.OPAQUE, va.Kind.LIST, va.Kind.DICT, va.Kind.PARAMETER)
+        _may_hold_parameters(v)
         for n in cast("tuple[str, ...]", m.state.get(("names", obj.id), ()))
         for v in va.alternatives(m.attribute(obj, n) or va.NONE)
     )
+
+
+def _may_hold_parameters(value: va.Value) -> bool:
+    if isinstance(value, va.Unknown):  # what an argument gave has a name; the result of a call may be a layer
+        return value.symbol is None
+    kinds = (va.Kind.OPAQUE, va.Kind.LIST, va.Kind.DICT, va.Kind.PARAMETER)
+    return isinstance(value, va.Obj) and value.kind in kinds
 
 
 def _run(m: Machine, obj: va.Obj, pass_: int, call: Call, top: bool, in_sequence: bool) -> va.Value:
@@ -320,6 +331,7 @@ def _run(m: Machine, obj: va.Obj, pass_: int, call: Call, top: bool, in_sequence
         )
         value = replace(value, shape=found[0].shape if found else None)
         dim, given = tensors.dim_argument(Call("", obj.arguments, call.node), 0)
+        dim, given = (-3, True) if last == "Softmax2d" else (dim, given)
         place = obj.place if in_sequence else None
         return tensors.activate(m, value, _ACTIVATION_LAYERS[last], call.node, dim, given, place)
     if last in _LINEAR_LAYERS:

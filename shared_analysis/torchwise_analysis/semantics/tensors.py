@@ -621,7 +621,7 @@ def compared(m: Machine, value: va.Tensor, node: nd.Node) -> va.Tensor:
 def activation(m: Machine, call: Call) -> va.Value:
     value = call.get("input", 0)
     found = m.tensors(value)
-    dim, given = dim_argument(call, 1)
+    dim, given = (-1, True) if call.last == "gumbel_softmax" else dim_argument(call, 1)
     one = (
         combine(m, found, call.node)
         if found

@@ -21,11 +21,17 @@ from torchwise_analysis.interp.abstract import events as ev
 from torchwise_analysis.interp.abstract.loops import Loop, LoopKind, LoopPath
 from torchwise_analysis.interp.abstract.places import Ground, Spot
 from torchwise_analysis.interp.abstract.values import Kind, Obj, Token, Value, alternatives
+from torchwise_analysis.names.releases import Releases
 from torchwise_analysis.source.nodes import Span
 
 E = TypeVar("E", bound=ev.Event)
 F = TypeVar("F", bound=ev.Event)
 R = TypeVar("R")
+
+
+def _unknown_releases(library: str) -> Releases | None:  # noqa: ARG001 - nothing is known of any
+    return None
+
 
 _HOLDING = (Kind.ITERATOR, Kind.LIST, Kind.TUPLE, Kind.DICT, Kind.SET)
 
@@ -91,6 +97,7 @@ class Trace:
     analysed_files: tuple[str, ...] = ()
     reached: frozenset[tuple[str, int, int, str]] = frozenset()
     ground: Ground | None = None
+    releases: Callable[[str], Releases | None] = _unknown_releases
     _cache: dict[str, object] = field(default_factory=dict[str, object])
 
     # ------------------------------------------------------------------ events

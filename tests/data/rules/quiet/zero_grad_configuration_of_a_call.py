@@ -35,7 +35,7 @@ def main(data_loader, build_scheduler):
     config = get_config()
     model = torch.nn.Linear(4, 2)
     optimizer = torch.optim.AdamW(model.parameters())
-    scaler = torch.cuda.amp.GradScaler()
+    scaler = torch.amp.GradScaler("cuda")
     for epoch in range(config.TRAIN.EPOCHS):
         train_one_epoch(config, model, torch.nn.CrossEntropyLoss(), data_loader, optimizer, scaler,
                         build_scheduler(config, optimizer))

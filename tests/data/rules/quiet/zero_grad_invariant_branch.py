@@ -27,7 +27,7 @@ def train_one_epoch(config, model, criterion, data_loader, optimizer, scaler, lr
 def main(config, data_loader, build_scheduler):
     model = torch.nn.Linear(4, 2)
     optimizer = torch.optim.AdamW(model.parameters())
-    scaler = torch.cuda.amp.GradScaler()
+    scaler = torch.amp.GradScaler("cuda")
     for epoch in range(config.TRAIN.EPOCHS):
         train_one_epoch(config, model, torch.nn.CrossEntropyLoss(), data_loader, optimizer, scaler,
                         build_scheduler(config, optimizer))
