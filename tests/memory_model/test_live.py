@@ -302,3 +302,61 @@ def test_profile_runs_a_factory(tmp_path: Path, monkeypatch: Any, capsys: Any) -
         assert main(["profile", f"profiled_here:{factory}"]) == 2
         assert words in capsys.readouterr().err
     assert main(["profile", "no-colon"]) == 2
+
+
+def test_in_the_loop_of_lightning(capsys: Any) -> None:
+    lightning = pytest.importorskip("lightning", reason="Lightning is not installed in this environment")
+    from torchwise_memory.live import lightning_callback
+
+    class Module(lightning.LightningModule):  # type: ignore[misc,name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(512, 512)
+            self.seen: list[bool] = []
+
+        def training_step(self, batch: Any, index: int) -> Any:
+            loss = self.layer(batch[0]).square().mean()
+            self.log("loss", loss)
+            return loss
+
+        def on_train_batch_start(self, *_: Any) -> None:
+            self.seen.append(callable(self.log))
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.AdamW(self.parameters(), foreach=True)
+
+    data = torch.utils.data.TensorDataset(torch.randn(8, 512))
+    loader = torch.utils.data.DataLoader(data, batch_size=4)
+    callback = lightning_callback(next(iter(loader)), gpu="t4")
+    options = {"max_epochs": 1, "accelerator": "cpu", "logger": False, "enable_checkpointing": False}
+    lightning.Trainer(**options, enable_progress_bar=False, callbacks=[callback]).fit(Module(), loader)
+    report = callback.guard.report
+    assert report.peak is not None, report.why
+    weights = (512 * 512 + 512) * 4
+    assert report.by_purpose["optimizer"] == pytest.approx(2 * weights, rel=0.01)
+    assert "Tesla T4: fits" in capsys.readouterr().out
+
+
+def test_in_the_loop_of_transformers(tmp_path: Path) -> None:
+    transformers = pytest.importorskip(
+        "transformers", reason="Transformers is not installed in this environment"
+    )
+    pytest.importorskip("accelerate", reason="Accelerate is not installed in this environment")
+    from torchwise_memory.live import transformers_callback
+
+    config = transformers.GPT2Config(
+        n_layer=2, n_embd=64, n_head=4, vocab_size=500, eos_token_id=0, bos_token_id=0
+    )
+    ids = torch.randint(0, 500, (4, 64))
+    arguments = transformers.TrainingArguments(
+        str(tmp_path), max_steps=2, report_to=[], use_cpu=True, save_strategy="no", disable_tqdm=True
+    )
+    said: list[str] = []
+    callback = transformers_callback({"input_ids": ids, "labels": ids}, gpu="t4", say=said.append)
+    data = [{"input_ids": ids[0], "labels": ids[0]} for _ in range(8)]
+    model = transformers.GPT2LMHeadModel(config)
+    transformers.Trainer(model, arguments, train_dataset=data, callbacks=[callback]).train()
+    report = callback.guard.report
+    assert report.peak is not None, report.why
+    assert report.exact.parameters == sum(each.numel() * 4 for each in model.parameters())
+    assert len(said) == 1

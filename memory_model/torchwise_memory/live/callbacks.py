@@ -3,10 +3,12 @@
 # Neither PyTorch nor the frameworks are installed where the types are checked.
 # pyright: reportMissingImports=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false, reportUntypedBaseClass=false
-# pyright: reportUnusedClass=false
+# pyright: reportUnusedClass=false, reportUnknownLambdaType=false
 from __future__ import annotations
 
 import importlib
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Any
 
 from torchwise_memory.live.guard import VRAMGuard
@@ -42,12 +44,26 @@ def lightning_callback(batch: Any, **options: Any) -> Any:
 
 def _lightning_step(trainer: Any, module: Any) -> Step:
     def run(_: Any, example: Any) -> Any:
-        result = module.training_step(example, 0)
+        with _silent(module):
+            result = module.training_step(example, 0)
         return result["loss"] if isinstance(result, dict) else result
 
     return Step(
         run=run, accumulate=trainer.accumulate_grad_batches, clip_norm=trainer.gradient_clip_val or None
     )
+
+
+@contextmanager
+def _silent(module: Any) -> Generator[None]:
+    """What a step logs would be reduced to a number, and a fake tensor has none."""
+    names = ("log", "log_dict")
+    try:
+        for name in names:
+            setattr(module, name, lambda *_, **__: None)
+        yield
+    finally:
+        for name in names:
+            delattr(module, name)
 
 
 def transformers_callback(batch: Any, **options: Any) -> Any:

@@ -26,11 +26,14 @@ from torchwise_memory.runtime.world import cublas_workspace_bytes
 from torchwise_memory.verdict import device_peak, verdict
 
 GIB = 1 << 30
+MIB = 1 << 20
 #: Shares of the point below and above it. Traced with the card's own kernels: fake CUDA tensors were within
 #: 0.9 % of 17 runs on real cards and within 5 % of two more (docs/accuracy.md). Traced with the CPU's:
 #: attention and dropout have other kernels there.
 ERRORS_ON_CARD = (0.03, 0.05)
 ERRORS_ON_CPU = (0.06, 0.12)
+#: Smaller shares of the peak are left out of the text.
+NOTICED = 0.001
 _ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 _DEFAULT_SM = 80
 F = TypeVar("F", bound=Callable[..., Any])
@@ -80,21 +83,23 @@ class LiveReport:
         allocated = self.peak.allocated
         phase = f" in {self.phase.value}" if self.phase else ""
         card = f"; {self.card.title}: {_words(self.card.verdict)}" if self.card else ""
-        low, point, high = (f"{each / GIB:.2f}" for each in (allocated.low, allocated.point, allocated.high))
-        return f"torchwise: peak {point} GiB allocated ({low}–{high}){phase}{card}"
+        low, point, high = (_size(each) for each in (allocated.low, allocated.point, allocated.high))
+        return f"torchwise: peak {point} allocated ({low} – {high}){phase}{card}"
 
     def _parts(self) -> list[str]:
         if self.by_purpose:
+            least = sum(self.by_purpose.values()) * NOTICED
             parts = sorted(self.by_purpose.items(), key=lambda item: -item[1])
-            return ["  at the peak: " + ", ".join(f"{name} {size / GIB:.2f}" for name, size in parts)]
+            named = [f"{name} {_size(size)}" for name, size in parts if size >= least]
+            return ["  at the peak: " + ", ".join(named)]
         exact = self.exact
         return [
-            f"  exact: parameters {exact.parameters / GIB:.2f}, buffers {exact.buffers / GIB:.2f}, "
-            f"gradients {exact.gradients / GIB:.2f}, optimizer {exact.optimizer / GIB:.2f} GiB"
+            f"  exact: parameters {_size(exact.parameters)}, buffers {_size(exact.buffers)}, "
+            f"gradients {_size(exact.gradients)}, optimizer {_size(exact.optimizer)}"
         ]
 
     def _comparison(self, measured: tuple[int, int]) -> str:
-        text = f"  measured: {measured[0] / GIB:.2f} GiB allocated, {measured[1] / GIB:.2f} reserved"
+        text = f"  measured: {_size(measured[0])} allocated, {_size(measured[1])} reserved"
         if self.peak is None or self.peak.allocated is None:
             return text
         return f"{text}; the estimate was {self.peak.allocated.point / measured[0] - 1:+.1%} off"
@@ -332,6 +337,12 @@ def _from_shapes(shapes: Any) -> Any:
 
 def _is_shape(value: Any) -> bool:
     return isinstance(value, (tuple, list)) and len(value) == 2 and isinstance(value[1], torch.dtype)
+
+
+def _size(bytes_: int) -> str:
+    """Three digits, as elsewhere: 23.6 GiB, 328 MiB."""
+    value, unit = (bytes_ / GIB, "GiB") if bytes_ >= GIB else (bytes_ / MIB, "MiB")
+    return f"{value:.3g} {unit}" if value < 1000 else f"{value:.0f} {unit}"
 
 
 def _words(band: Verdict) -> str:
