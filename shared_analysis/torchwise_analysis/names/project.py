@@ -76,7 +76,8 @@ class Project:
         if key not in self._found:
             self._found[key] = self._search(name, near)
         found = self._found[key]
-        return None if found is not None and found.path == importer else found
+        is_itself = found is not None and found.path == importer and module_name(found.path) != name
+        return None if is_itself else found
 
     def find_relative(self, module: str, level: int, importer: str) -> SourceModule | None:
         """The module that `from <level dots><module> import ...` means in the file `importer`.

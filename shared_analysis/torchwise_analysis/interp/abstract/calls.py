@@ -622,6 +622,8 @@ def instantiate(m: Machine, cls: va.Class, arguments: va.Arguments, node: nd.Nod
         call_function(m, replace(init, self=obj), arguments, node)
         if m.counts.cut != cut:
             m.state.set(("partial", obj.id), True)
+    elif obj.kind is va.Kind.LOADER:
+        m.library.method(m, obj, "super().__init__", arguments, node)
     else:
         set_fields(m, cls, obj, arguments)
     return m.objects.get(obj.id, obj)

@@ -182,7 +182,7 @@ def element(m: Machine, over: va.Value, node: nd.Node) -> va.Value:
             for item in items[1:]:
                 joined = join_values(joined, item)
             return joined
-        if over.cls is not None:
+        if over.cls is not None and over.kind is not va.Kind.LOADER:
             found = _own_iteration(m, over, node)
             if found is not None:
                 return found

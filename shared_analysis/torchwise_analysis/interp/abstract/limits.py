@@ -11,7 +11,8 @@ class Limits:
 
     visits: nodes evaluated, over all entries. entry_visits: of one entry. late_visits: of one entry
     after half of all visits are spent. forward_visits: of one forward pass. depth: nested calls.
-    nesting: nested expressions. events: recorded. files: other project files read. worlds: runs of one
+    nesting: nested expressions. events: recorded. files: other project files run; mentions: those searched
+    for what may matter. worlds: runs of one
     function for flags tested more than once. copies: facts that entries start from, over all entries.
     """
 
@@ -22,7 +23,8 @@ class Limits:
     depth: int = 14
     nesting: int = 120
     events: int = 60_000
-    files: int = 40
+    files: int = 80
+    mentions: int = 40
     worlds: int = 4
     copies: int = 4_000_000
 

@@ -254,6 +254,8 @@ class Machine:
         self.asked: dict[tuple[frozenset[str], int], bool] = {}
         self.loaded: dict[str, nd.Module | None] = {}
         self.events_left = limits.events
+        self.entering = 0  # files whose definitions are running
+        self.resolving: list[va.Deferred] = []
         self.goes_on = False  # statements behind may run apart: no flag and no guard holds on
         self.is_over = False  # every path ended
         self.guards_left: tuple[ev.Guard, ...] = ()  # by the block that ended last
@@ -979,7 +981,10 @@ class Machine:
     def clear_module(
         self, node: nd.Node | Place, roots: Iterable[int], how: str = "module", quiet: bool = False
     ) -> None:
-        self.clear(node, self.reached_optimizers(set(roots)), how, quiet)
+        found = frozenset(roots)
+        if not quiet:
+            self.emit(ev.GradientsReset, node, roots=found)
+        self.clear(node, self.reached_optimizers(found), how, quiet)
 
     def step(
         self,
@@ -1159,8 +1164,16 @@ class Machine:
         for frame in self.frames[-1].scope:
             value = facts.get(("v", frame, name))
             if value is not None:
+                if isinstance(value, va.Deferred):
+                    return self.imported(("v", frame, name), value)
                 return cast("va.Value", value)
         return None
+
+    def imported(self, key: tuple[object, ...], name: va.Deferred) -> va.Value:
+        """What an imported name is, which the fact `key` holds."""
+        from torchwise_analysis.interp.abstract import imports
+
+        return imports.resolve(self, key, name)
 
     def bind(self, name: str, value: va.Value) -> None:
         """Bind in the frame that the scope rules say."""

@@ -273,7 +273,7 @@ class FileRun:
         memory = self._memory
         own = [unit.mentions for unit in self._source.units]
         if memory.relevance is None or not memory.relevance.holds_for(own):
-            memory.relevance = Relevance(self._path, own, self._project, self._limits.files, self._static)
+            memory.relevance = Relevance(self._path, own, self._project, self._limits.mentions, self._static)
 
     def _module(self) -> Base:
         """Run the code of the module; where the entries start."""
@@ -411,7 +411,7 @@ class FileRun:
                 reached=frozenset(m.reached),
                 unfinished=frozenset(key for key, _ in m.unfinished - m.finished),
                 tables={name: _added(table, before.get(name)) for name, table in end.tables.items()},
-                facts=m.state.changes(0),
+                facts={**{key: m.state.get(key, MISSING) for key in m.state.lasting}, **m.state.changes(0)},
                 events=tuple(m.events),
                 end=end if base is None else None,
             ),
@@ -474,6 +474,8 @@ def _leaves_nothing(rest: Content, before: Content) -> bool:
             continue  # of something made there, which nothing from before holds
         if kind in ("a", "v") and isinstance(value, va.Obj) and value.id >= SHARED_IDS:
             continue  # whoever asks for it gets the same
+        if isinstance(before.facts.get(key), va.Deferred):
+            continue  # whoever asks for it finds it out
         return False
     return not any(
         key <= own

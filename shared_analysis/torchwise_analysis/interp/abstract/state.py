@@ -40,10 +40,11 @@ MISSING = Missing()
 class State:
     """Facts of the running path."""
 
-    __slots__ = ("_trail", "facts")
+    __slots__ = ("_trail", "facts", "lasting")
 
     def __init__(self) -> None:
         self.facts: Facts = {}
+        self.lasting: dict[Key, None] = {}
         self._trail: list[tuple[Key, object]] = []
 
     def get(self, key: Key, default: object = None) -> object:
@@ -56,6 +57,21 @@ class State:
     def drop(self, key: Key) -> None:
         if key in self.facts:
             self._trail.append((key, self.facts.pop(key)))
+
+    def apart(self) -> list[tuple[Key, object]]:
+        """From here to `rejoin(...)` facts are of no path: forks that are open now do not take them back."""
+        trail, self._trail = self._trail, []
+        return trail
+
+    def rejoin(self, trail: list[tuple[Key, object]]) -> None:
+        """The end of what `apart` began; `trail` is what that gave."""
+        self.lasting.update(dict.fromkeys(key for key, _ in self._trail))
+        self._trail = trail
+
+    def settle(self, key: Key, value: object) -> None:
+        """What a fact of no path turned out to be."""
+        self.facts[key] = value
+        self.lasting[key] = None
 
     def mark(self) -> int:
         return len(self._trail)

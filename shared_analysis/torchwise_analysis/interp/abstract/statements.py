@@ -254,6 +254,8 @@ def try_(m: Machine, node: nd.Try) -> None:
     """Handlers are rare: they run, but must not weaken what holds on the ordinary path."""
     mark = m.state.mark()
     before = leaving(m)
+    if node.handlers and any(imports.is_missing(m, statement) for statement in calls.flat(node.body)):
+        m.alive = False
     m.run_block(node.body)
     if m.alive and node.orelse:
         m.run_block(node.orelse)

@@ -357,6 +357,20 @@ class ProjectModule(Value):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Deferred(Value):
+    """A name that this statement of the file `path` binds; the statement runs when the name is first used.
+
+    frame: the module's; line: where the statement's spans count from. name: what an import asks for.
+    """
+
+    path: str
+    frame: int
+    line: int
+    node: nodes.Stmt
+    name: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Method(Value):
     """A method taken off a value and not yet called."""
 
