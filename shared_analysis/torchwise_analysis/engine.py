@@ -300,19 +300,31 @@ def check_together_quickly(
     A file is analysed a second time where another one calls its functions: only then it is known that their
     arguments are seen there. `advance` is told how many files are done.
     """
+    # traces hold no cycles, so looking for some between two files only costs
+    with collector_paused():
+        return _check_together(documents, stop, advance)
+
+
+def _check_together(
+    documents: Sequence[tuple[Engine, Analysable]], stop: Stop, advance: Callable[[int], None]
+) -> list[CheckReport]:
+    from torchwise_analysis.interp.abstract.runs import Memory
+
     reports: list[CheckReport] = []
+    memories: list[Memory] = []
     for done, (engine, document) in enumerate(documents):
         advance(done)
-        reports.append(engine.check_quickly(document, stop))
+        memories.append(Memory())
+        reports.append(engine.check_quickly(document, stop, memory=memories[-1]))
     called: dict[str, set[FunctionKey]] = {}
     for (_, document), report in zip(documents, reports, strict=True):
         for key in report.reached:
             if key[0] != document.path:
                 called.setdefault(key[0], set()).add(key)
     checked: list[CheckReport] = []
-    for (engine, document), report in zip(documents, reports, strict=True):
+    for (engine, document), report, memory in zip(documents, reports, memories, strict=True):
         elsewhere = frozenset(called.get(document.path, ()))
-        checked.append(engine.check_quickly(document, stop, elsewhere) if elsewhere else report)
+        checked.append(engine.check_quickly(document, stop, elsewhere, memory) if elsewhere else report)
     return checked
 
 

@@ -24,18 +24,28 @@ Reanalyse: TypeAlias = Callable[[str, str], "Sequence[Finding] | None"]
 
 
 class SourceFile:
-    """The text of one file with its lowered module: what fixes and suppressions read."""
+    """The text of one file with its lowered module: what fixes and suppressions read.
 
-    def __init__(self, path: str, text: str, module: nodes.Module | None = None) -> None:
+    `lower` gives the module when it is first asked for, where the caller has none.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        text: str,
+        module: nodes.Module | None = None,
+        lower: Callable[[str, str], nodes.Module] = lower_text,
+    ) -> None:
         self.path = path
         self.text = text
         self._module = module
+        self._lower = lower
 
     @property
     def module(self) -> nodes.Module:
         """The lowered module; parsed on first use when the caller had none."""
         if self._module is None:
-            self._module = lower_text(self.path, self.text)
+            self._module = self._lower(self.path, self.text)
         return self._module
 
     @cached_property

@@ -124,6 +124,7 @@ def _check(
     inputs: Inputs, stdin: bool, options: argparse.Namespace, finder: SettingsFinder, reader: Reader
 ) -> _Outcome:
     from torchwise_analysis.engine import Problem, ProblemKind, check_together, could_matter
+    from torchwise_analysis.fixes import SourceFile
 
     problems = [Problem(item.path, None, item.why, ProblemKind.UNREADABLE) for item in inputs.missing]
     problems += plugin_problems()
@@ -142,7 +143,9 @@ def _check(
             continue
         problems += reading.problems
         loaded = settings_for(document, options, finder)
-        documents.append((reader.engine(loaded.settings, loaded.root, document.path), document))
+        engine = reader.engine(loaded.settings, loaded.root, document.path)
+        # importers of the file and its own check share one lowering
+        documents.append((engine, SourceFile(document.path, document.text, lower=engine.project.lowered)))
     with Progress(len(documents)) as progress:
         reports = check_together(
             documents, advance=lambda done: progress.advance(done, shown_path(documents[done][1].path))

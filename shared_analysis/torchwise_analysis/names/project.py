@@ -93,8 +93,8 @@ class Project:
 
     def describe(self, path: str) -> SourceModule:
         """The module that the file `path` is: its dotted name follows from its packages."""
-        library = any(_is_below(path, folder) for folder in self.libraries)
-        return SourceModule(module_name(path), path, os.path.basename(path) == "__init__.py", library)
+        is_package = os.path.basename(path) == "__init__.py"
+        return SourceModule(module_name(path), path, is_package, self._is_library(path))
 
     def text(self, path: str) -> str | None:
         """The text of a file; None if it cannot be read or is too large."""
@@ -109,7 +109,7 @@ class Project:
         if open_module is not None:
             return open_module
         if path not in self._modules:
-            if any(_is_below(path, folder) for folder in self.libraries):
+            if self._is_library(path):
                 self._modules[path] = _library_module(path, _stamp(path))
             else:
                 text = self.text(path)
@@ -121,6 +121,16 @@ class Project:
         self._texts[path] = text
         self._modules[path] = lower_text(path, text)
         self.version += 1
+
+    def lowered(self, path: str, text: str) -> Module:
+        """The module of a text that is checked as the file `path`: one object with what its importers get."""
+        known = self._modules.get(path)
+        if known is not None and self._texts.get(path) == text:
+            return known
+        module = lower_text(path, text)
+        if path.endswith(".py") and self._overlay(path) is None and not self._is_library(path):
+            self._texts[path], self._modules[path] = text, module
+        return module
 
     def forget(self, path: str) -> None:
         """Drop what is known of `path` and of every unresolved name: a file appeared or changed."""
@@ -145,6 +155,9 @@ class Project:
                 path, is_package = found
                 return SourceModule(name, path, is_package, is_library=folder in self.libraries)
         return None
+
+    def _is_library(self, path: str) -> bool:
+        return any(_is_below(path, folder) for folder in self.libraries)
 
     def _search_folders(self, near: str, package: str) -> Iterable[str]:
         """Where a module may lie. A file of a package may be run as a script, too: then its own folder

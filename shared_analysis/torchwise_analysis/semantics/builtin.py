@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import cast
 
 from torchwise_analysis.interp.abstract import calls, iteration
 from torchwise_analysis.interp.abstract import events as ev
 from torchwise_analysis.interp.abstract import values as va
 from torchwise_analysis.interp.abstract.machine import Machine, first_known
+from torchwise_analysis.quick import replace
 from torchwise_analysis.semantics import tensors
 from torchwise_analysis.semantics.registry import (
     Call,

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from torchwise_analysis.interp.abstract import calls, unknowns
 from torchwise_analysis.interp.abstract import events as ev
 from torchwise_analysis.interp.abstract import values as va
 from torchwise_analysis.interp.abstract.machine import NOT_RECORDING, Hook, Machine, first_known
+from torchwise_analysis.quick import replace
 from torchwise_analysis.semantics import (
     builtin,
     contexts,

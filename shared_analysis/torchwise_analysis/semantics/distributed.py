@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from torchwise_analysis.interp.abstract import events as ev
 from torchwise_analysis.interp.abstract import values as va
 from torchwise_analysis.interp.abstract.machine import Machine, first_known
+from torchwise_analysis.quick import replace
 from torchwise_analysis.semantics.registry import FUNCTIONS, Call, function
 from torchwise_analysis.source import nodes as nd
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeAlias, cast
 
 from torchwise_analysis.interp.abstract import beliefs, calls, iteration
@@ -10,6 +10,7 @@ from torchwise_analysis.interp.abstract import events as ev
 from torchwise_analysis.interp.abstract import values as va
 from torchwise_analysis.interp.abstract.limits import DeadPathError
 from torchwise_analysis.interp.abstract.machine import NOT_RECORDING, RECORDING, Machine, first_known
+from torchwise_analysis.quick import replace
 from torchwise_analysis.semantics import tensors
 from torchwise_analysis.semantics.registry import Call, function, method, text_of, truth_of
 from torchwise_analysis.source import nodes as nd

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from torchwise_analysis.interp.abstract import events as ev
 from torchwise_analysis.interp.abstract import values as va
 from torchwise_analysis.interp.abstract.join import join_tensors
 from torchwise_analysis.interp.abstract.machine import Machine, first_known
+from torchwise_analysis.quick import replace
 from torchwise_analysis.semantics.registry import Call, function, int_of, truth_of
 from torchwise_analysis.source import nodes as nd
 

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, TypeAlias
 
+from torchwise_analysis.quick import quicken
+
 
 class Span(NamedTuple):
     """Half-open range of source text; lines relative to the segment (absolute once placed)."""
@@ -585,3 +587,6 @@ class Module:
     body: Block
     problems: tuple[Problem, ...]
     line_count: int
+
+
+quicken(vars())

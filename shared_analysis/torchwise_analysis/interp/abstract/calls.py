@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import cast
 
 from torchwise_analysis.interp.abstract import contexts, unknowns
@@ -15,6 +14,7 @@ from torchwise_analysis.interp.abstract.loops import Caller
 from torchwise_analysis.interp.abstract.machine import Machine, first_known
 from torchwise_analysis.interp.abstract.state import Facts
 from torchwise_analysis.interp.core.binding import bind
+from torchwise_analysis.quick import replace
 from torchwise_analysis.source import nodes as nd
 
 _EDITING = ("pop", "popitem", "update")

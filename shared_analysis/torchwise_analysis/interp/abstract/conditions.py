@@ -7,7 +7,6 @@ of the running function fixes the flag. What stays undecided forks and leaves gu
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import cast
 
 from torchwise_analysis.interp.abstract import events as ev
@@ -17,6 +16,7 @@ from torchwise_analysis.interp.abstract.join import union
 from torchwise_analysis.interp.abstract.machine import Machine, first_known
 from torchwise_analysis.interp.abstract.static import text_of
 from torchwise_analysis.interp.core import constants
+from torchwise_analysis.quick import replace
 from torchwise_analysis.source import nodes as nd
 
 _WITNESS = 2

@@ -7,7 +7,6 @@ on shared attributes: an unseen caller calls them again and again.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import replace
 
 from torchwise_analysis.findings import Place
 from torchwise_analysis.interp.abstract import calls

@@ -23,6 +23,7 @@ from torchwise_analysis.interp.abstract.values import (
     Token,
     Value,
 )
+from torchwise_analysis.quick import quicken
 
 
 @dataclass(frozen=True, slots=True)
@@ -625,3 +626,6 @@ class ManualUnderAutomatic(Event):
     """backward, step or zero_grad inside a hook whose framework does them itself."""
 
     what: str
+
+
+quicken(vars())

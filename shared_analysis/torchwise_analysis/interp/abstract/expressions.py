@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TypeAlias, cast
 
 from torchwise_analysis.interp.abstract import calls, conditions, iteration
@@ -15,6 +14,7 @@ from torchwise_analysis.interp.abstract.limits import DeadPathError
 from torchwise_analysis.interp.abstract.loops import LoopKind, Turn
 from torchwise_analysis.interp.abstract.machine import Evaluate, Machine, first_known
 from torchwise_analysis.interp.core import constants
+from torchwise_analysis.quick import replace
 from torchwise_analysis.source import nodes as nd
 
 Shape: TypeAlias = "tuple[int | str | None, ...] | None"
@@ -159,35 +159,8 @@ def comprehension(m: Machine, node: nd.Comprehension) -> va.Value:
     found: list[va.Value] = []
     open_: list[bool] = []
     outer, depth = m.loops, len(m.loops)
-
-    def generate(index: int) -> None:
-        if index == len(node.generators):
-            if node.value is not None:
-                m.eval(node.element)
-            found.append(m.eval(node.value if node.value is not None else node.element))
-            return
-        generator = node.generators[index]
-        over = m.eval(generator.iter)
-        plan = iteration.plan(m, over, generator, LoopKind.COMPREHENSION)
-        open_.append(plan.open)
-        before = m.loops
-        for number, element in enumerate(plan.elements):
-            m.loops = (*before, Turn(plan.loop, number))
-            assign(m, generator.target, element, node)
-            tests: list[bool | None] = []
-            for condition in generator.conditions:
-                tests.append(conditions.test(m, condition)[0])
-                if tests[-1] is False:
-                    break
-            else:
-                start = len(found)
-                generate(index + 1)
-                if None in tests:
-                    found[start:] = [_perhaps(value) for value in found[start:]]
-        m.loops = before
-
     try:
-        generate(0)
+        _generate(m, node, 0, found, open_)
     finally:
         m.loops = outer
     if kind is va.Kind.DICT and found and isinstance(first_known(found[0]), va.StateDict):
@@ -211,6 +184,39 @@ def comprehension(m: Machine, node: nd.Comprehension) -> va.Value:
     if any(open_):
         m.state.set(("open", holder.id), True)
     return holder
+
+
+def _generate(
+    m: Machine, node: nd.Comprehension, index: int, found: list[va.Value], open_: list[bool]
+) -> None:
+    """Run the generators from `index` on, and the element in the innermost.
+
+    No closure that calls itself: it would keep the machine alive until the garbage collector comes.
+    """
+    if index == len(node.generators):
+        if node.value is not None:
+            m.eval(node.element)
+        found.append(m.eval(node.value if node.value is not None else node.element))
+        return
+    generator = node.generators[index]
+    over = m.eval(generator.iter)
+    plan = iteration.plan(m, over, generator, LoopKind.COMPREHENSION)
+    open_.append(plan.open)
+    before = m.loops
+    for number, element in enumerate(plan.elements):
+        m.loops = (*before, Turn(plan.loop, number))
+        assign(m, generator.target, element, node)
+        tests: list[bool | None] = []
+        for condition in generator.conditions:
+            tests.append(conditions.test(m, condition)[0])
+            if tests[-1] is False:
+                break
+        else:
+            start = len(found)
+            _generate(m, node, index + 1, found, open_)
+            if None in tests:
+                found[start:] = [_perhaps(value) for value in found[start:]]
+    m.loops = before
 
 
 def _perhaps(value: va.Value) -> va.Value:

@@ -8,13 +8,14 @@ literals run as written. Inside a forward once is enough.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import cast
 
 from torchwise_analysis.interp.abstract import values as va
 from torchwise_analysis.interp.abstract.join import join_values
 from torchwise_analysis.interp.abstract.loops import Loop, LoopKind
 from torchwise_analysis.interp.abstract.machine import Machine, first_known
+from torchwise_analysis.quick import replace
 from torchwise_analysis.source import nodes as nd
 
 _SHORT = 4  # elements of a literal that are run one by one

@@ -7,6 +7,7 @@ from enum import Enum
 from typing import NamedTuple, TypeAlias
 
 from torchwise_analysis.findings import Place
+from torchwise_analysis.quick import quicken
 
 
 class LoopKind(Enum):
@@ -74,3 +75,6 @@ class Caller(NamedTuple):
     place: Place
     function: str
     frame: int
+
+
+quicken(vars())

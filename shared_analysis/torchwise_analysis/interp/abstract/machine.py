@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 from torchwise_analysis.findings import Place
@@ -24,6 +24,7 @@ from torchwise_analysis.interp.abstract.state import Facts, State
 from torchwise_analysis.interp.abstract.static import BodyFacts, LoopFacts, StaticCache, outer_facts
 from torchwise_analysis.interp.abstract.trace import Pass, Silence
 from torchwise_analysis.names.project import Project
+from torchwise_analysis.quick import replace
 from torchwise_analysis.source import nodes as nd
 
 R = TypeVar("R")
@@ -683,12 +684,15 @@ class Machine:
         out: list[va.Tensor] = []
         if isinstance(value, va.Union):
             for member in value.values:
-                out += self.tensors(member, depth)
+                if isinstance(member, _HOLDERS):
+                    out += self.tensors(member, depth)
         elif isinstance(value, va.Obj) and depth < 3:
             for item in self.items(value):
-                out += self.tensors(item, depth + 1)
+                if isinstance(item, _HOLDERS):
+                    out += self.tensors(item, depth + 1)
             for item in self.entries(value).values():
-                out += self.tensors(item, depth + 1)
+                if isinstance(item, _HOLDERS):
+                    out += self.tensors(item, depth + 1)
             if value.kind is va.Kind.INSTANCE and "result" in value.traits:
                 out += self._attribute_tensors(value, depth)
         return out
@@ -698,7 +702,7 @@ class Machine:
         return [t for n in names for t in self.tensors(self.attribute(value, n), depth + 1)]
 
     def all_tensors(self, values: Iterable[va.Value]) -> list[va.Tensor]:
-        return [t for value in values for t in self.tensors(value)]
+        return [t for value in values if isinstance(value, _HOLDERS) for t in self.tensors(value)]
 
     def map_tensors(
         self, value: va.Value, change: Callable[[va.Tensor], va.Tensor], depth: int = 0
@@ -732,13 +736,15 @@ class Machine:
         return frozenset(out)
 
     def taint(self, *values: va.Value | None) -> frozenset[str]:
-        out: frozenset[str] = frozenset()
+        out = _NO_TAINT
         for value in values:
             for member in va.alternatives(value) if value is not None else ():
                 if isinstance(member, (va.Unknown, va.Tensor)):
-                    out |= member.taint
+                    if member.taint:
+                        out |= member.taint
                 elif isinstance(member, va.Obj):
-                    out |= frozenset(t for t in member.traits if t in _TAINTS)
+                    if member.traits:
+                        out |= member.traits & _TAINTS
                     if member.kind is va.Kind.ITERATOR:
                         out |= self.taint(*member.over, *member.arguments)
         return out
@@ -848,6 +854,8 @@ class Machine:
         evidence = fields.pop("evidence", None)
         tensors: list[va.Tensor] = []
         for value in values:
+            if not isinstance(value, _HOLDERS):
+                continue
             found = self.tensors(value)
             tensors += found
             if not found:
@@ -1208,7 +1216,9 @@ def _header(node: nd.For | nd.While | nd.With | nd.If) -> nd.Span:
 
 
 _EMPTY: dict[object, va.Value] = {}
+_HOLDERS = (va.Tensor, va.Obj, va.Union)  # what tensors can be in
 _TAINTS = frozenset(["rank", "random", "time"])
+_NO_TAINT: frozenset[str] = frozenset()
 
 
 def _add_backward(atom: va.Atom, place: Place, scaled: bool) -> va.Atom:

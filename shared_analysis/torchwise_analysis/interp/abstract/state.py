@@ -78,25 +78,31 @@ class State:
 
     def changes(self, mark: int) -> Facts:
         """Facts changed since the mark, with their present values (MISSING when dropped)."""
-        facts = self.facts
-        return {key: facts.get(key, MISSING) for key in dict.fromkeys(k for k, _ in self._trail[mark:])}
+        present = self.facts.get
+        return {key: present(key, MISSING) for key, _ in self._trail[mark:]}
 
     def rollback(self, mark: int) -> None:
         """The facts as they were at the mark."""
-        trail, facts = self._trail, self.facts
-        while len(trail) > mark:
-            key, old = trail.pop()
+        facts = self.facts
+        behind = self._trail[mark:]
+        if not behind:
+            return
+        del self._trail[mark:]
+        behind.reverse()
+        for key, old in behind:
             if old is MISSING:
                 facts.pop(key, None)
             else:
                 facts[key] = old
 
     def apply(self, changes: Facts) -> None:
+        facts, note = self.facts, self._trail.append
         for key, value in changes.items():
-            if value is MISSING:
-                self.drop(key)
-            else:
-                self.set(key, value)
+            if value is not MISSING:
+                note((key, facts.get(key, MISSING)))
+                facts[key] = value
+            elif key in facts:
+                note((key, facts.pop(key)))
 
     def merge(self, mark: int, outcomes: list[Facts], join: Join) -> None:
         """Replace what happened since the mark by the join of several outcomes."""
@@ -104,8 +110,11 @@ class State:
         if len(outcomes) == 1:
             self.apply(outcomes[0])
             return
-        facts = self.facts
-        for key in dict.fromkeys(k for outcome in outcomes for k in outcome):
+        facts, note = self.facts, self._trail.append
+        keys = dict.fromkeys(outcomes[0])
+        for outcome in outcomes[1:]:
+            keys.update(dict.fromkeys(outcome))
+        for key in keys:
             base = facts.get(key, MISSING)
             value: object = MISSING
             for outcome in outcomes:
@@ -117,7 +126,8 @@ class State:
                 elif other is not MISSING and other is not value:
                     value = join(value, other)
             if value is not base:
+                note((key, base))
                 if value is MISSING:
-                    self.drop(key)
+                    del facts[key]
                 else:
-                    self.set(key, value)
+                    facts[key] = value

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import cast
 
 from torchwise_analysis.interp.abstract import calls, conditions, contexts, expressions, imports, iteration
@@ -16,6 +15,7 @@ from torchwise_analysis.interp.abstract.loops import Loop, LoopKind, Turn
 from torchwise_analysis.interp.abstract.machine import Execute, Machine, first_known
 from torchwise_analysis.interp.abstract.static import outer_facts
 from torchwise_analysis.interp.core.mro import InconsistentMro, linearize
+from torchwise_analysis.quick import replace
 from torchwise_analysis.source import nodes as nd
 
 _WHILE_TURNS = 2

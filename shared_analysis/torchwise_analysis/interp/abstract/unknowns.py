@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from torchwise_analysis.interp.abstract import beliefs
 from torchwise_analysis.interp.abstract import values as va
 from torchwise_analysis.interp.abstract.machine import Machine, first_known
 from torchwise_analysis.interp.abstract.static import BodyFacts
+from torchwise_analysis.quick import replace
 from torchwise_analysis.source import nodes as nd
 
 _OPTIONS = frozenset(

@@ -8,12 +8,13 @@ the chain of places and facts that made it what it is, newest first; a finding s
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 from torchwise_analysis.findings import Evidence, Place
 from torchwise_analysis.interp.abstract.loops import LoopPath
+from torchwise_analysis.quick import quicken, replace
 from torchwise_analysis.source import nodes
 
 # --------------------------------------------------------------------------- evidence
@@ -494,3 +495,6 @@ class Atom:
 CLEAN: frozenset[Atom] = frozenset([Atom()])
 
 Gradients: TypeAlias = "frozenset[Atom]"
+
+
+quicken(vars())
