@@ -71,7 +71,7 @@ class Fix:
 
 @dataclass(frozen=True, slots=True)
 class Also:
-    """A finding of another rule that precedence folded into this one."""
+    """A finding of another rule that precedence folded into this one, or another place of the same cause."""
 
     rule: str
     place: Place

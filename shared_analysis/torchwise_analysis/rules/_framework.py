@@ -102,7 +102,8 @@ class Hit:
     """What a detector found, before the file is asked for a fix.
 
     subject: the thing at fault, by identity, for precedence between rules ("these passes", "this optimizer").
-    facts: whatever the rule's own `fixes` needs.
+    facts: whatever the rule's own `fixes` needs. elsewhere: other places of the same cause, where people may
+    look for it.
     """
 
     place: Place
@@ -112,6 +113,7 @@ class Hit:
     evidence: tuple[Evidence, ...] = ()
     subject: frozenset[object] = frozenset()
     facts: object = None
+    elsewhere: tuple[Evidence, ...] = ()
 
 
 Detect = Callable[["Trace"], Iterable[Hit]]

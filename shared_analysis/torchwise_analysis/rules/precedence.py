@@ -68,7 +68,11 @@ def merge(rule: Rule, hits: Iterable[Hit]) -> tuple[Judged, ...]:
     by_place: dict[object, list[Hit]] = {}
     for hit in hits:
         by_place.setdefault(hit.place, []).append(hit)
-    return tuple(Judged(rule, _merged(group)) for group in by_place.values())
+    return tuple(_judged(rule, _merged(group)) for group in by_place.values())
+
+
+def _judged(rule: Rule, hit: Hit) -> Judged:
+    return Judged(rule, hit, tuple(Also(rule.name, place.place, place.message) for place in hit.elsewhere))
 
 
 def fold(judged: Sequence[Judged]) -> tuple[Judged, ...]:

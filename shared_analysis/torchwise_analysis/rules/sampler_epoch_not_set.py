@@ -28,9 +28,10 @@ def main(dataset, rank):
     dist.init_process_group("nccl")
     model = DistributedDataParallel(nn.Linear(12, 4).to(rank))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    loader = DataLoader(dataset, batch_size=32, sampler=DistributedSampler(dataset))
+    sampler = DistributedSampler(dataset)
+              ^^^^^^^^^^^^^^^^^^^^^^^^^^^ sampler-epoch-not-set warning certain
+    loader = DataLoader(dataset, batch_size=32, sampler=sampler)
     for epoch in range(10):
-    ^^^ sampler-epoch-not-set warning certain
         for x, y in loader:
             optimizer.zero_grad()
             nn.functional.cross_entropy(model(x), y).backward()
@@ -49,7 +50,8 @@ def main(dataset, rank):
     dist.init_process_group("nccl")
     model = DistributedDataParallel(nn.Linear(12, 4).to(rank))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    loader = DataLoader(dataset, batch_size=32, sampler=DistributedSampler(dataset))
+    sampler = DistributedSampler(dataset)
+    loader = DataLoader(dataset, batch_size=32, sampler=sampler)
     for epoch in range(10):
         loader.sampler.set_epoch(epoch)
         for x, y in loader:
@@ -123,9 +125,9 @@ def main(dataset):
     model = DistributedDataParallel(nn.Linear(12, 4))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     sampler = DistributedSampler(dataset, shuffle=True)
+              ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ sampler-epoch-not-set warning certain
     loader = DataLoader(dataset, batch_size=32, sampler=sampler)
     for epoch in range(10):
-    ^^^ sampler-epoch-not-set warning certain
         run_epoch(model, optimizer, loader)
 """,
         ),
@@ -146,11 +148,11 @@ def main(dataset, local_rank):
     else:
         dist.init_process_group("nccl")
         sampler = DistributedSampler(dataset)
+                  ^^^^^^^^^^^^^^^^^^^^^^^^^^^ sampler-epoch-not-set warning certain
         model = DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     loader = DataLoader(dataset, batch_size=32, sampler=sampler)
     for epoch in range(10):
-    ^^^ sampler-epoch-not-set warning certain
         for x, y in loader:
             optimizer.zero_grad()
             nn.functional.cross_entropy(model(x), y).backward()
@@ -308,15 +310,17 @@ def _hit(built: LoaderBuilt, sampler: Obj, entered: LoopEntered, outer: Loop) ->
     links = [*step(sampler.place, "this sampler shuffles by seed and epoch")]
     links += step(built.place, "the loader draws with it")
     links += [Evidence(entered.place, "each epoch walks over the loader here, and nothing calls set_epoch")]
+    head = Evidence(_keyword(outer), "set_epoch belongs at the head of this loop")
     return Hit(
-        _keyword(outer),
+        sampler.place or head.place,
         Severity.WARNING,
         grade(0),
         "the DistributedSampler is never told the epoch: every epoch has the same order and the same batches "
-        "on each rank. Call set_epoch at its head.",
+        "on each rank. Call set_epoch at the head of the loop over epochs.",
         distinct(links),
         frozenset({("loader", built.loader.id)}),
         _Found(outer, entered),
+        () if sampler.place is None else (head,),
     )
 
 
@@ -332,7 +336,7 @@ def fixes(hit: Hit, file: SourceFile) -> Iterator[Fix]:
         return
     outer, entered = hit.facts
     statement = _telling(file, outer, entered)
-    epoch = innermost_statement(file.module, hit.place.span)
+    epoch = innermost_statement(file.module, _keyword(outer).span)
     edit = None
     if statement is not None and epoch is not None and isinstance(epoch[0], nodes.For):
         first = epoch[0].body[0].span.shifted(epoch[1].line - epoch[0].span.line)
