@@ -7,11 +7,13 @@ that a shell would have to work out stays as it is written and counts as not kno
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 import shlex
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from torchwise_analysis.files import read_regular
@@ -36,6 +38,7 @@ _STARTERS = (
 )  # fmt: skip
 # How launchers say over how many cards of a machine they start a script.
 _PROCESSES = ("nproc_per_node", "nproc-per-node", "num_processes", "num_gpus", "num-gpus", "devices")
+_ALL_ARGUMENTS = ("$@", "$*", "${@}", "...")
 _NOT_PLAIN = "$<>{}[]|`"
 
 
@@ -69,6 +72,14 @@ class LaunchLine:
                 return int(number) if number.isdecimal() and 0 < int(number) <= 1 << 16 else 1
         return 1
 
+    @property
+    def is_distributed(self) -> bool:
+        """Whether the launcher sets the variables of `torch.distributed`."""
+        launchers = ("torchrun", "deepspeed", "accelerate")
+        return any(
+            os.path.basename(word) in launchers or word.startswith("torch.distributed.") for word in self.before
+        )
+
     def launcher_option(self, *names: str) -> str | None:
         """The value of an option of the launcher itself; None if it is not given."""
         return option_value(LaunchLine(self.before, (), self.path, self.shown, self.line), list(names))
@@ -100,7 +111,7 @@ def _stamp(main: str, roots: tuple[str, ...]) -> tuple[int, ...]:
 @lru_cache(maxsize=64)
 def _lines_for(main: str, roots: tuple[str, ...], stamp: tuple[int, ...]) -> tuple[LaunchLine, ...]:
     names = _Names(os.path.basename(main), module_name(main))
-    found: list[LaunchLine] = []
+    found = _in_own_text(main, names)
     for path, shown in _texts(main, roots):
         try:
             text = read_regular(path, _MAX_BYTES).decode("utf-8", "replace")
@@ -111,6 +122,18 @@ def _lines_for(main: str, roots: tuple[str, ...], stamp: tuple[int, ...]) -> tup
         if len(found) >= _MAX_LINES:
             break
     return tuple(found[:_MAX_LINES])
+
+
+def _in_own_text(main: str, names: _Names) -> list[LaunchLine]:
+    """Lines of the script's own comments and docstrings."""
+    try:
+        text = read_regular(main, _MAX_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return []
+    if not main.endswith(".py"):
+        return []
+    plain = re.sub(r"^[ \t]*#[ \t]?", "", text, flags=re.MULTILINE)
+    return _in_text(plain, names, main, names.file)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +161,7 @@ class _Names:
 
 def _texts(main: str, roots: tuple[str, ...]) -> list[tuple[str, str]]:
     """Files that may hold launch lines: beside the script, in the roots and in their usual folders."""
-    near = os.path.dirname(main)
+    near = os.path.dirname(main) or os.curdir
     above = os.path.dirname(near)
     inner = [os.path.join(folder, name) for folder in (near, *roots) for name in _FOLDERS]
     folders = [near, *([above] if any(above.startswith(root) for root in roots) else []), *roots, *inner]
@@ -149,10 +172,13 @@ def _texts(main: str, roots: tuple[str, ...]) -> list[tuple[str, str]]:
         except OSError:
             continue
         for name in names:
-            if name.endswith(_ENDINGS) or name in _NAMES or name.lower().startswith("readme"):
+            if name.endswith((*_ENDINGS, ".md")) or name in _NAMES or name.lower().startswith("readme"):
                 path = os.path.join(folder, name)
-                found.append((path, os.path.relpath(path, near if folder == near else roots[-1])))
-    return found[:_MAX_FILES]
+                found.append((path, os.path.relpath(path, near if folder == near or not roots else roots[-1])))
+    for path in islice(glob.iglob(os.path.join(glob.escape(near), "config*", "**", "*.yaml"), recursive=True), 256):
+        # settings often say at their top how a script is started with them
+        found.append((path, os.path.relpath(path, near)))
+    return found[: 4 * _MAX_FILES]
 
 
 def _in_text(text: str, names: _Names, path: str, shown: str) -> list[LaunchLine]:
@@ -169,10 +195,28 @@ def _in_text(text: str, names: _Names, path: str, shown: str) -> list[LaunchLine
             words = _words(_filled(plain, variables))
             position = names.position(words)
             if position is not None and _is_command(words[:position]):
-                after = _first_command(words[position + 1 :])
+                after = [word for word in _first_command(words[position + 1 :]) if word not in _ALL_ARGUMENTS]
+                if words[0] == "tune":
+                    after = _with_files(after, path)
                 found.append(LaunchLine(tuple(after), tuple(words[:position]), path, shown, line))
         line += 1 + row.count("\x00")
     return found
+
+
+def _with_files(words: list[str], path: str) -> list[str]:
+    """torchtune's launcher names settings by their place below the recipes' `configs`."""
+    made: list[str] = []
+    for before, word in zip(["", *words], words, strict=False):
+        found = word
+        if before == "--config" and not word.endswith(".yaml"):
+            folder = os.path.dirname(path)
+            for _ in range(4):
+                for inner in ("configs", "recipes/configs"):
+                    candidate = os.path.join(folder, inner, f"{word}.yaml")
+                    found = candidate if os.path.isfile(candidate) else found
+                folder = os.path.dirname(folder)
+        made.append(found)
+    return made
 
 
 def _filled(text: str, variables: dict[str, str]) -> str:
