@@ -109,6 +109,8 @@ def hook(m: Machine, obj: va.Obj, name: str) -> Hook | None:
             automatic = not is_manual(m, obj) and name == "training_step"
             return Hook("lightning", name, None, automatic, automatic)
         return None
+    if obj.cls is not None and obj.cls.derives("LightningDataModule") and name.endswith("_dataloader"):
+        return Hook("lightning", name)
     if is_hf_trainer(obj) and name in _TRAINER_HOOKS:
         if name in ("prediction_step", "evaluate", "predict", "evaluation_loop"):
             return Hook("transformers", name, NOT_RECORDING)
