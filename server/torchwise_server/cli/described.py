@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from torchwise_memory.report import Estimate, Kind, Origin, PlanField, Source, Verdict
 from torchwise_server.cli import Exit, UsageError
-from torchwise_server.cli.console import report_console
 from torchwise_server.cli.output import complain, say
 from torchwise_server.reporters.sources import Sources
 from torchwise_server.reporters.words import amount
@@ -172,16 +171,9 @@ def _estimate(
 
 
 def _report(options: argparse.Namespace, estimate: Estimate) -> None:
-    sources = Sources(_same, _same, _no_lines, _no_cell)
-    if options.format == "text":
-        from torchwise_server.reporters import estimate_text
+    from torchwise_server.cli.estimate import report
 
-        estimate_text.render((estimate,), (), sources, report_console(), described=True)
-        return
-    from torchwise_server.reporters import estimate_json
-
-    render = estimate_json.render if options.format == "json" else estimate_json.render_lines
-    say(render((estimate,), (), sources))
+    report(options, (estimate,), (), Sources(_same, _same, _no_lines, _no_cell), described=True)
 
 
 def _same(name: str) -> str:

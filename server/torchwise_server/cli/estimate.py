@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from torchwise_analysis.fixes import SourceFile
     from torchwise_memory.report import Estimate
     from torchwise_server.cli.reading import Reader
+    from torchwise_server.reporters.sources import Sources
 
 _DESCRIPTION = """\
 Tell the peak VRAM of each training loop by running the script in the head: its own lines, over tensors that
@@ -32,6 +34,7 @@ examples:
   torchwise estimate train.py
   torchwise estimate train.py --gpu rtx-4090 --gpu a100-80gb
   torchwise estimate --gpu g5.xlarge train.py finetune.py --format json
+  torchwise estimate train.py --gpu t4 --format html --output-file memory.html
   torchwise estimate train.py --gpu t4 --fail-on probably-oom && sbatch job.sh
   torchwise estimate --model llama-2-7b --batch-size 4 --seq-len 2048 --lora --gpu a100-40gb
 
@@ -110,7 +113,13 @@ def _parser() -> Parser:
         metavar="DIR",
         help="folder whose library files may be read as text (default: the project's environment); repeat it",
     )
-    parser.add_argument("--format", choices=("text", "json", "jsonl"), default="text", help="default: text")
+    parser.add_argument(
+        "--format",
+        choices=("text", "json", "jsonl", "markdown", "html"),
+        default="text",
+        help="html: one page with the step as a picture, needs nothing else (default: text)",
+    )
+    parser.add_argument("--output-file", metavar="FILE", help="write the report there, whole or not at all")
     parser.add_argument(
         "--fail-on",
         choices=[verdict.value for verdict in _BADNESS[2:]],
@@ -245,15 +254,59 @@ def _folders(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _report(options: argparse.Namespace, outcome: _Outcome, reader: Reader) -> None:
-    if options.format == "text":
+    report(options, outcome.estimates, outcome.problems, reader.sources)
+
+
+def report(
+    options: argparse.Namespace,
+    estimates: Sequence[Estimate],
+    problems: Sequence[Problem],
+    sources: Sources,
+    *,
+    described: bool = False,
+) -> None:
+    """Print the report, or write it to `--output-file`. described: of a job that options give."""
+    if options.format == "text" and options.output_file is None:
         from torchwise_server.reporters import estimate_text
 
-        estimate_text.render(outcome.estimates, outcome.problems, reader.sources, report_console())
+        estimate_text.render(estimates, problems, sources, report_console(), described=described)
         return
-    from torchwise_server.reporters import estimate_json
+    text = _rendered(options.format, estimates, problems, sources, described)
+    if options.output_file is None:
+        say(text)
+        return
+    from torchwise_server.cli.reporting import write_text
 
-    render = estimate_json.render if options.format == "json" else estimate_json.render_lines
-    say(render(outcome.estimates, outcome.problems, reader.sources))
+    write_text(Path(options.output_file), text + "\n", "--output-file")
+    complain(f"report in {options.output_file}")
+
+
+def _rendered(
+    form: str,
+    estimates: Sequence[Estimate],
+    problems: Sequence[Problem],
+    sources: Sources,
+    described: bool,
+) -> str:
+    if form in ("json", "jsonl"):
+        from torchwise_server.reporters import estimate_json
+
+        render = estimate_json.render if form == "json" else estimate_json.render_lines
+        return render(estimates, problems, sources)
+    if form == "markdown":
+        from torchwise_server.reporters import estimate_markdown
+
+        return estimate_markdown.render(estimates, problems, sources, described=described)
+    if form == "html":
+        from torchwise_server.reporters import estimate_html
+
+        return estimate_html.render(estimates, problems, sources, described=described)
+    from torchwise_server.cli.console import plain_console
+    from torchwise_server.reporters import estimate_text
+
+    buffer = io.StringIO()
+    estimate_text.render(estimates, problems, sources, plain_console(buffer), described=described)
+    return buffer.getvalue().rstrip("\n")
 
 
 def _status(options: argparse.Namespace, outcome: _Outcome) -> int:

@@ -6,7 +6,8 @@ import re
 
 from torchwise_server.reporters.words import one_line, visible
 
-_MARKUP = re.compile(r"([\\`*_\[\]#|~<>@$])")
+# an underscore inside a word is none
+_MARKUP = re.compile(r"([\\`*\[\]#|~<>@$]|(?<!\w)_|_(?!\w))")
 _LIST = re.compile(r"^(\s*)([-+]|\d+[.)])(?=\s|$)")
 _FENCE = re.compile(r"`+")
 
