@@ -7,7 +7,9 @@ are passed over; they are counted.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from torchwise_analysis.interp.abstract.static import Mentions, StaticCache
 from torchwise_analysis.names.project import Project
@@ -200,12 +202,10 @@ class Relevance:
         self._own = tuple(own)
         modules = tuple(_closure(path, own, project, files, cache))
         self.files = {module.path: module for module in modules}
-        mentions: dict[str, set[str]] = {}
-        for part in (*own, *(cache.mentions(module) for module in modules)):
-            for name, names in part.names.items():
-                mentions.setdefault(name, set()).update(names)
-        self._defined = mentions.keys()
-        self._relevant = _fixpoint(mentions) - _COMMON
+        uses = [_uses_of(part) for part in own]
+        uses += [cache.once(module, "uses", lambda m: _uses_of(cache.mentions(m))) for module in modules]
+        self._defined = frozenset[str]().union(*(part.effects for part in uses))
+        self._relevant = _fixpoint(uses) - _COMMON
 
     def holds_for(self, own: Sequence[Mentions]) -> bool:
         """Would it be the same for these parts, in other files as they were?"""
@@ -230,19 +230,53 @@ class Relevance:
         return "torch" in names and not _MAKERS.isdisjoint(names)
 
 
-def _fixpoint(mentions: dict[str, set[str]]) -> set[str]:
+_DOES, _HALF, _SUBJECT = 1, 2, 4  # bits: alone, with a subject, speaks of one
+
+
+@dataclass(frozen=True, slots=True)
+class _Uses:
+    """What the definitions of one part of the code do by themselves, as bits, and who uses a name."""
+
+    effects: dict[str, int]
+    users: dict[str, list[str]]
+
+
+def _uses_of(mentions: Mentions) -> _Uses:
     users: dict[str, list[str]] = {}
-    for name, names in mentions.items():
+    for name, names in mentions.names.items():
         for used in names:
-            if used in mentions and used != name and used not in _COMMON:
-                users.setdefault(used, []).append(name)
-    todo = [name for name, names in mentions.items() if has_effect(names)]
+            users.setdefault(used, []).append(name)
+    for used in _COMMON:
+        users.pop(used, None)
+    return _Uses({name: _effect(names) for name, names in mentions.names.items()}, users)
+
+
+def _effect(names: frozenset[str]) -> int:
+    return (
+        (0 if _STRONG.isdisjoint(names) else _DOES)
+        | (0 if _WEAK.isdisjoint(names) else _HALF)
+        | (0 if _SUBJECTS.isdisjoint(names) else _SUBJECT)
+    )
+
+
+def _fixpoint(parts: Sequence[_Uses]) -> set[str]:
+    """Names that do something, and names whose definitions use such a name. Definitions of one name count as
+    one."""
+    effects: dict[str, int] = {}
+    for part in parts:
+        for name, effect in part.effects.items():
+            effects[name] = effects.get(name, 0) | effect
+    whole = _HALF | _SUBJECT
+    todo = [name for name, effect in effects.items() if effect & _DOES or effect & whole == whole]
     relevant = set(todo)
+    tables = [part.users for part in parts]
     while todo:
-        for user in users.get(todo.pop(), ()):
-            if user not in relevant:
-                relevant.add(user)
-                todo.append(user)
+        used = todo.pop()
+        for users in tables:
+            for user in users.get(used, ()):
+                if user not in relevant:
+                    relevant.add(user)
+                    todo.append(user)
     return relevant
 
 
@@ -262,17 +296,24 @@ def _closure(
 ) -> Iterator[nd.Module]:
     """Files of the project that the root imports, directly or not."""
     seen = {root}
-    todo = [(root, statement) for part in own for statement in part.imports]
+    todo = deque(path for part in own for path in _imports(part, root, project))
     while todo:
-        importer, statement = todo.pop(0)
-        for path in _imported(statement, importer, project):
-            if path in seen or len(seen) > files:
-                continue
-            seen.add(path)
-            found = project.load(path)
-            if found is not None:
-                yield found
-                todo += [(path, inner) for inner in cache.mentions(found).imports]
+        path = todo.popleft()
+        if path in seen or len(seen) > files:
+            continue
+        seen.add(path)
+        found = project.load(path)
+        if found is not None:
+            yield found
+            todo += cache.once(
+                found,
+                f"imports {project.version}",
+                lambda module: _imports(cache.mentions(module), module.path, project),
+            )
+
+
+def _imports(part: Mentions, importer: str, project: Project) -> tuple[str, ...]:
+    return tuple(path for statement in part.imports for path in _imported(statement, importer, project))
 
 
 def _imported(node: nd.Import | nd.ImportFrom, importer: str, project: Project) -> Iterator[str]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
-from typing import Any, cast, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from torchwise_analysis.source import nodes as nd
+
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +65,14 @@ _KEEPING = frozenset(["append", "extend", "insert", "add", "update", "setdefault
 class StaticCache:
     """Static facts by node, shared by the runs of one project. Holds the nodes, so ids stay theirs."""
 
-    __slots__ = ("_bodies", "_loops", "_mentions", "_strides")
+    __slots__ = ("_answers", "_bodies", "_loops", "_mentions", "_strides")
 
     def __init__(self) -> None:
         self._bodies: dict[int, tuple[nd.Block, BodyFacts]] = {}
         self._loops: dict[int, tuple[nd.For | nd.While, LoopFacts]] = {}
         self._mentions: dict[str, tuple[nd.Module, Mentions]] = {}
         self._strides: dict[int, tuple[nd.ClassDef, bool]] = {}
+        self._answers: dict[tuple[str, str], tuple[nd.Module, Any]] = {}
 
     def body(self, body: nd.Block) -> BodyFacts:
         found = self._bodies.get(id(body))
@@ -99,6 +102,14 @@ class StaticCache:
         if found is None or found[0] is not module:
             found = self._mentions[module.path] = (module, mentions_of(module.body))
         return found[1]
+
+    def once(self, module: nd.Module, question: str, answer: Callable[[nd.Module], R]) -> R:
+        """The answer to a question about a module, found once."""
+        key = (module.path, question)
+        found = self._answers.get(key)
+        if found is None or found[0] is not module:
+            found = self._answers[key] = (module, answer(module))
+        return cast("R", found[1])
 
 
 _CACHED = 20_000
