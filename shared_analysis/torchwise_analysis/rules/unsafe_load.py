@@ -57,7 +57,9 @@ RULE = Rule(
     ),
     grading=(
         "A warning. Certain for what the script downloads; likely for a path from the command line: who made "
-        "the file is not known. `trust_remote_code=True` is a hint, once in a file."
+        "the file is not known. Where the argument is left out and the project "
+        "also allows for releases whose default is safe: possible. `trust_remote_code=True` is a hint, once "
+        "in a file."
     ),
     fix=(
         "`weights_only=True`. Unsafe: a file that holds more than tensors no longer loads. "
@@ -122,8 +124,8 @@ model.load_state_dict(torch.load(args.weights, map_location="cpu", weights_only=
             """
 from transformers import AutoModelForCausalLM
 
-model = AutoModelForCausalLM.from_pretrained("somebody/model", trust_remote_code=True)
-        ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ unsafe-load hint certain
+model = AutoModelForCausalLM.from_pretrained("some/model", trust_remote_code=True)
+        ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ unsafe-load hint certain
 """,
         ),
         Example(

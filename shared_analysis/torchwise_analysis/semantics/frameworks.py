@@ -263,8 +263,16 @@ def fabric(m: Machine, call: Call) -> va.Value:
 def prepare(m: Machine, owner: va.Obj, call: Call) -> va.Value | None:
     objects: list[va.Obj] = []
     results = [_prepared(m, owner, argument, call, objects) for argument in call.arguments.positional]
-    m.emit(ev.Prepared, call.node, owner=owner, objects=tuple(objects))
+    is_open = call.arguments.open or any(_is_unseen(first_known(value)) for value in call.arguments)
+    m.emit(ev.Prepared, call.node, owner=owner, objects=tuple(objects), open=is_open)
     return results[0] if len(results) == 1 else m.sequence(results, call.node, va.Kind.TUPLE)
+
+
+def _is_unseen(value: va.Value) -> bool:
+    """Not a thing made in view: it may be, or hold, anything."""
+    if isinstance(value, va.Obj):
+        return value.place is None and value.kind in (va.Kind.OPAQUE, va.Kind.LIST, va.Kind.TUPLE)
+    return not isinstance(value, va.Const)
 
 
 def _prepared(m: Machine, owner: va.Obj, value: va.Value, call: Call, objects: list[va.Obj]) -> va.Value:

@@ -45,6 +45,7 @@ class Guard:
     unknown that the caller chooses), "none" (something is None), "handler" (an except clause), "value".
     taken: the test was true here. Early `return`, `continue` and `raise` leave a guard behind them too.
     parts: a rank test that comes out differently on the ranks, unlike one of their number.
+    group: the same for the operands of one condition.
     """
 
     place: Place
@@ -52,6 +53,7 @@ class Guard:
     taken: bool
     symbol: str | None = None
     parts: bool = False
+    group: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -532,10 +534,14 @@ class Wrapped(Event):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prepared(Event):
-    """Accelerate's prepare, Fabric's setup, deepspeed.initialize: these objects belong to `owner` now."""
+    """Accelerate's prepare, Fabric's setup, deepspeed.initialize: these objects belong to `owner` now.
+
+    open: more went in, of which nothing is known.
+    """
 
     owner: Obj
     objects: tuple[Obj, ...]
+    open: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -109,6 +109,9 @@ def items_of(m: Machine, elements: tuple[nd.Expr, ...]) -> list[va.Value]:
     for element in elements:
         if isinstance(element, nd.Starred):
             value = first_known(m.eval(element.value))
+            if isinstance(value, va.Parameters):
+                out.append(value)
+                continue
             out.extend(m.items(value) if isinstance(value, va.Obj) and m.items(value) else (va.UNKNOWN,))
         else:
             out.append(m.eval(element))
@@ -285,7 +288,8 @@ def _get_item(m: Machine, value: va.Value, index: va.Value, node: nd.Node) -> va
     taint = m.taint(value)
     if "shape" in taint:
         taint = (taint - {"shape"}) | ({"size0"} if key == 0 else frozenset[str]())
-    return va.unknown(symbol and f"{symbol}[{key!r}]", taint=taint)
+    varies = isinstance(value, va.Unknown) and value.varies
+    return va.unknown(symbol and f"{symbol}[{key!r}]", taint=taint, varies=varies)
 
 
 def _indexed(shape: Shape, node: nd.Node) -> Shape:
@@ -416,8 +420,14 @@ def _operate(m: Machine, op: str, left: va.Value, right: va.Value, node: nd.Node
     if isinstance(left, va.Tensor) or isinstance(right, va.Tensor):
         out = _operate_tensor(m, op, left, right, node)
         return _gated(m, out, left, right, node) if op == "*" and m.forward is not None else out
+    if isinstance(left, va.Parameters) and op == "+":
+        if isinstance(right, va.Parameters):
+            some = left.filtered or right.filtered
+            return replace(left, roots=left.roots | right.roots, filtered=some, single=False)
+        left = m.sequence((left,), node)
     if isinstance(left, va.Obj) and left.kind in (va.Kind.LIST, va.Kind.TUPLE) and op == "+":
         more = m.items(right) if isinstance(right, va.Obj) else ()
+        more = (right,) if isinstance(right, va.Parameters) else more
         joined = m.sequence((*m.items(left), *more)[-12:], node, left.kind)
         if m.state.get(("open", left.id)) or (isinstance(right, va.Obj) and m.state.get(("open", right.id))):
             m.state.set(("open", joined.id), True)
