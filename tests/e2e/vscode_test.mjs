@@ -70,6 +70,36 @@ async function pressUntil(key, locator) {
   throw new Error(`${key} showed nothing`);
 }
 
+const VIEWPORT = page.viewportSize();
+const THEMES = [
+  ['Default Dark Modern', 'dark'],
+  ['Default High Contrast', 'high-contrast'],
+];
+const panel = () => page.frameLocator('iframe.webview.ready').last().frameLocator('iframe#active-frame');
+
+function expect(isTrue, what) {
+  if (!isTrue) {
+    throw new Error(`unexpected: ${what}`);
+  }
+}
+
+/** Language servers of this run: those whose Python was started with the launcher of its package. */
+function servers() {
+  const mine = path.join(code.root, 'ext');
+  return fs
+    .readdirSync('/proc')
+    .filter((name) => /^\d+$/.test(name))
+    .filter((pid) => {
+      try {
+        const words = fs.readFileSync(`/proc/${pid}/cmdline`, 'utf8').split('\0');
+        return words.includes('--stdio') && words.some((word) => word.startsWith(mine) && word.endsWith('launch.py'));
+      } catch {
+        return false; // it ended meanwhile
+      }
+    })
+    .map(Number);
+}
+
 const tab = (name) => page.locator('.tab', { hasText: name });
 
 async function palette(command) {
@@ -84,7 +114,8 @@ async function palette(command) {
 async function userSettings(more) {
   await palette('Preferences: Open User Settings (JSON)');
   await tab(/settings\.json/).waitFor();
-  await page.locator('.editor-instance .view-lines').first().click();
+  await page.mouse.move(5, 5);
+  await page.locator('.editor-group-container.active .monaco-editor.focused').waitFor();
   await page.keyboard.press('Control+a');
   await page.keyboard.insertText(JSON.stringify({ ...code.settings, ...more }));
   await page.keyboard.press('Control+s');
@@ -126,6 +157,13 @@ try {
     await shot('2-finding.png');
     await closeHover();
   });
+  await step('the code of a finding opens the page of its rule', async () => {
+    await token(/history\.append\(loss\)/, 'loss').hover();
+    await page.locator('.monaco-hover a', { hasText: 'retained-graph' }).first().click();
+    await tab(/retained-graph\.md/).waitFor();
+    await closeHover();
+    await close(/retained-graph\.md/);
+  });
   await step('related information', async () => {
     await token(/history\.append\(loss\)/, 'loss').click();
     const link = page.getByText(/this\sforward\smakes\sthe\sgraph/).first();
@@ -142,13 +180,58 @@ try {
     await shot('4-estimate.png');
     await closeHover();
   });
-  await step('memory report', async () => {
+  await step('memory panel: figures, cards, timeline, remedies', async () => {
     await page.locator('.codelens-decoration a', { hasText: LENS }).click();
-    await page.locator('.tab', { hasText: /Memory\sof\strain\.py/ }).waitFor();
-    await page.waitForTimeout(2500); // the preview is a web view of its own
-    await shot('5-report.png');
-    await page.keyboard.press('Control+w');
-    await page.locator('.tab', { hasText: /Memory\sof\strain\.py/ }).waitFor({ state: 'detached' });
+    await tab(/Memory\sof\strain\.py/).waitFor();
+    await panel().locator('.peak strong', { hasText: /GiB/ }).waitFor();
+    await panel().locator('.verdict', { hasText: 'fits' }).waitFor();
+    const paths = await panel().locator('svg.timeline path.area').count();
+    expect(paths >= 5, `only ${paths} purposes are drawn`);
+    await page.setViewportSize({ width: 1480, height: 980 });
+    await page.waitForTimeout(600);
+    await page.screenshot({ path: path.join(shots, 'panel.png'), clip: { x: 340, y: 36, width: 1140, height: 910 } });
+  });
+  await step('memory panel: keyboard and words for screen readers', async () => {
+    const slider = panel().locator('svg.timeline');
+    await slider.focus();
+    const peak = await slider.getAttribute('aria-valuetext');
+    expect(/\(the peak\)\. Weights/.test(peak), peak);
+    await page.keyboard.press('Home');
+    const start = await slider.getAttribute('aria-valuetext');
+    expect(/^forward, line \d+: /.test(start) && (await slider.getAttribute('aria-valuenow')) === '1', start);
+    const labels = await panel().locator('[role=img]').first().getAttribute('aria-label');
+    expect(/RTX 4090: fits/.test(labels), labels);
+  });
+  await step('memory panel: a link opens the source', async () => {
+    await panel().locator('#alive ~ table button.link', { hasText: 'line 23' }).first().click();
+    await page.locator('.statusbar-item', { hasText: /Ln\s23/ }).waitFor();
+  });
+  await step('memory panel: a remedy is applied, and undone', async () => {
+    await panel().locator('.remedies button', { hasText: 'Change line 15 to 2048' }).click();
+    await line(/batch_size=2048/).waitFor();
+    await panel().locator('.peak strong', { hasText: '1.54 GiB' }).waitFor();
+    await line(/batch_size=2048/).click();
+    await page.keyboard.press('Control+z');
+    await line(/batch_size=4096/).waitFor();
+    await panel().locator('.peak strong', { hasText: '1.72 GiB' }).waitFor();
+  });
+  await step('memory panel: the page runs nothing but its script', async () => {
+    const policy = await panel().locator('meta[http-equiv]').getAttribute('content');
+    expect(/default-src 'none'.*script-src 'nonce-[\w+/=]+';$/s.test(policy) && !/unsafe/.test(policy), policy);
+  });
+  for (const [theme, name] of THEMES) {
+    await step(`memory panel: ${name}`, async () => {
+      await userSettings({ 'workbench.colorTheme': theme });
+      await tab(/Memory\sof\strain\.py/).click();
+      await panel().locator('svg.timeline').waitFor();
+      await page.waitForTimeout(800);
+      await page.screenshot({ path: path.join(shots, `panel-${name}.png`), clip: { x: 340, y: 36, width: 1140, height: 910 } });
+    });
+  }
+  await step('memory panel closes', async () => {
+    await userSettings({});
+    await close(/Memory\sof\strain\.py/);
+    await page.setViewportSize(VIEWPORT);
   });
   await step('evidence of the finding', async () => {
     await token(/history\.append\(loss\)/, 'loss').click();
@@ -199,6 +282,52 @@ try {
     await page.keyboard.press('Enter');
     await until(() => code.read('.vscode/settings.json').includes('t4'));
   });
+  await step('broken code keeps the finding and the lens', async () => {
+    await line(/^import\storch$/).click();
+    await page.keyboard.press('End');
+    await page.keyboard.press('Enter');
+    await page.keyboard.type('def def broken(');
+    await page.waitForTimeout(1500); // long enough for an answer to the broken text
+    expect((await page.locator(SQUIGGLE('.editor-instance')).count()) > 0, 'the squiggle went');
+    expect((await page.locator('.codelens-decoration', { hasText: LENS }).count()) === 1, 'the lens went');
+    await shot('broken.png');
+    for (let attempt = 0; attempt < 30 && (await line(/^def/).count()); attempt++) {
+      await page.keyboard.press('Control+z');
+    }
+  });
+  await step('status bar tells the peak and offers the commands', async () => {
+    const item = page.locator('.statusbar-item a', { hasText: /1\.72\sGiB\s·\sfits\sRTX\s4090/ });
+    await item.click();
+    await page.locator('.quick-input-list-entry', { hasText: 'Restart server' }).waitFor();
+    await shot('menu.png');
+    await page.keyboard.press('Escape');
+  });
+  await step('server killed: it comes back by itself', async () => {
+    const before = servers();
+    expect(before.length === 1, `${before.length} servers run`);
+    process.kill(before[0], 'SIGKILL');
+    await until(() => servers().some((pid) => !before.includes(pid)), 30_000);
+    await line(/history\.append\(loss\)/).click();
+    await page.keyboard.press('End');
+    await page.keyboard.type('  # kept');
+    await page.waitForSelector(SQUIGGLE('.editor-instance'));
+    await page.locator('.codelens-decoration', { hasText: LENS }).waitFor();
+  });
+  await step('server restarted by command', async () => {
+    const before = servers();
+    await palette('torchwise: Restart Server');
+    await until(() => servers().length === 1 && !before.includes(servers()[0]), 30_000);
+    await page.locator('.statusbar-item a', { hasText: /1\.72\sGiB/ }).waitFor();
+    await page.waitForSelector(SQUIGGLE('.editor-instance'));
+  });
+  await step('fix all, then undone', async () => {
+    await line(/history\.append\(loss\)/).click();
+    await palette('Fix All');
+    await line(/history\.append\(loss\.detach\(\)\)/).waitFor();
+    await page.waitForSelector(SQUIGGLE('.editor-instance'), { state: 'detached' });
+    await page.keyboard.press('Control+z');
+    await page.waitForSelector(SQUIGGLE('.editor-instance'));
+  });
   await step('lightbulb offers the fix', async () => {
     await token(/history\.append\(loss\)/, 'loss').click();
     await pressUntil('Control+.', menuItem(FIX));
@@ -210,7 +339,7 @@ try {
     await line(/history\.append\(loss\.detach\(\)\)/).waitFor();
     await page.waitForSelector(SQUIGGLE('.editor-instance'), { state: 'detached' });
     await page.keyboard.press('Control+s');
-    await until(() => code.read('train.py').includes('history.append(loss.detach())\n'));
+    await until(() => code.read('train.py').includes('history.append(loss.detach())  # kept\n'));
     await shot('7-fixed.png');
   });
   await step('rules are completed in a comment and in the settings', async () => {
@@ -223,6 +352,14 @@ try {
     await shot('completion.png');
     await page.keyboard.press('Escape');
     await page.keyboard.press('Control+z');
+  });
+  await step('walkthrough', async () => {
+    await palette('Welcome: Open Walkthrough...');
+    await page.keyboard.type('torchwise');
+    await page.keyboard.press('Enter');
+    await page.locator('.getting-started-step', { hasText: 'See where the memory goes' }).click();
+    await page.waitForTimeout(800);
+    await page.screenshot({ path: path.join(shots, 'walkthrough.png') });
   });
   await step('notebook cell: squiggle and lens', async () => {
     await code.open('book.ipynb');

@@ -1,8 +1,8 @@
 // Commands of the server that the palette offers: what they need is asked here, what they answer is shown here.
 import * as vscode from 'vscode';
-import { ExecuteCommandRequest, LanguageClient, Middleware } from 'vscode-languageclient/node';
+import { ExecuteCommandRequest, LanguageClient, Middleware, vsdiag } from 'vscode-languageclient/node';
 import { MemoryPanel } from './panel';
-import { Reports } from './reports';
+import { Reports, ruleUri } from './reports';
 import { activeUri } from './status';
 
 interface Card {
@@ -27,6 +27,13 @@ export function middleware(
 ): Middleware {
   const ask = asking(current);
   return {
+    provideDiagnostics: async (document, previousResultId, token, next) => {
+      const report = await next(document, previousResultId, token);
+      if (report?.kind === vsdiag.DocumentDiagnosticReportKind.full) {
+        report.items.forEach(explainHere);
+      }
+      return report;
+    },
     executeCommand: async (command, args, next) => {
       if (command === 'torchwise.chooseGpus' && args.length === 0) {
         await chooseGpus(ask);
@@ -43,11 +50,22 @@ export function middleware(
       const answer: unknown = await next(command, complete);
       const title = typeof answer === 'string' && answer ? titleOf(command, complete) : undefined;
       if (title) {
-        await reports.show(title, withoutLinks(answer as string));
+        await reports.show(title, answer as string);
       }
       return answer;
     },
   };
+}
+
+/**
+ * The page of a rule lies on the server's machine and may not be reachable from the window: the link asks the server
+ * for it instead.
+ */
+function explainHere(diagnostic: vscode.Diagnostic): void {
+  const code = diagnostic.code;
+  if (typeof code === 'object' && code.target.scheme === 'file') {
+    diagnostic.code = { value: code.value, target: ruleUri(String(code.value)) };
+  }
 }
 
 /** Findings and memory of the active file, for an issue or a pull request. */
@@ -71,6 +89,7 @@ async function withArguments(command: string, args: unknown[], ask: Ask): Promis
   const editor = vscode.window.activeTextEditor;
   switch (command) {
     case 'torchwise.showMemoryReport':
+    case 'torchwise.showAnalysis':
     case 'torchwise.showAllFindings': {
       const uri = typeof args[0] === 'string' ? args[0] : activeUri();
       return uri ? [uri] : undefined;
@@ -129,6 +148,8 @@ function titleOf(command: string, args: unknown[]): string | undefined {
   switch (command) {
     case 'torchwise.showAllFindings':
       return vscode.l10n.t('Findings in {0}', subject);
+    case 'torchwise.showAnalysis':
+      return vscode.l10n.t('Analysis of {0}', subject);
     case 'torchwise.showEvidence':
       return vscode.l10n.t('Evidence in {0}', subject);
     case 'torchwise.explainRule':
@@ -138,9 +159,4 @@ function titleOf(command: string, args: unknown[]): string | undefined {
     default:
       return undefined;
   }
-}
-
-/** The Markdown preview refuses links to files; their texts name the place already. */
-function withoutLinks(markdown: string): string {
-  return markdown.replace(/\[([^\]]+)\]\((?:file|vscode-notebook-cell|untitled):[^)]*\)/g, '$1');
 }

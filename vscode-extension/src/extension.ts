@@ -24,7 +24,7 @@ export async function deactivate(): Promise<void> {
 
 class Server implements vscode.Disposable {
   private readonly output = vscode.window.createOutputChannel('torchwise', { log: true });
-  private readonly reports = new Reports();
+  private readonly reports = new Reports(asking(() => client));
   private readonly status = new Status();
   private readonly panel: MemoryPanel;
   private readonly launcher: string;

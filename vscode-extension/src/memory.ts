@@ -80,6 +80,8 @@ export interface Loop {
   readonly range: string | null;
   readonly where: string;
   readonly facts: readonly string[];
+  /** The start of the script that the figures are for, where the project's own texts name several. */
+  readonly launch: { readonly words: string; readonly short: string; readonly place: Place | null } | null;
   readonly peaks: readonly Peak[];
   readonly gpus: readonly Gpu[];
   readonly purposes: readonly Purpose[];
@@ -105,10 +107,10 @@ export interface Memory {
 export type Words = Readonly<Record<WordKey, string>>;
 
 export type WordKey =
-  | 'memoryOf' | 'kept' | 'perGpu' | 'loops' | 'fitsTitle' | 'noGpus'
+  | 'memoryOf' | 'startedWith' | 'kept' | 'perGpu' | 'loops' | 'fitsTitle' | 'noGpus'
   | 'chooseGpus' | 'of' | 'free' | 'over' | 'stepTitle' | 'stepHelp'
   | 'cursor' | 'peakLabel' | 'purpose' | 'atPeak' | 'here' | 'remediesTitle'
-  | 'saves' | 'leaves' | 'apply' | 'editOnly' | 'copy' | 'aliveTitle'
+  | 'saves' | 'leaves' | 'cost' | 'apply' | 'editOnly' | 'copy' | 'aliveTitle'
   | 'size' | 'what' | 'madeAt' | 'layersTitle' | 'layer' | 'parameters'
   | 'weights' | 'activations' | 'peaksTitle' | 'peakRow' | 'interval' | 'measuredBy'
   | 'planTitle' | 'assumptionsTitle' | 'unansweredTitle' | 'nothing' | 'openPlace';

@@ -155,6 +155,7 @@ function words(): Words {
   const t = vscode.l10n.t;
   return {
     memoryOf: t('Memory of {0}'),
+    startedWith: t('Started with'),
     kept: t('The code is incomplete. These figures are those of the last complete text.'),
     perGpu: t('at the peak, per GPU'),
     loops: t('Loops'),
@@ -174,6 +175,7 @@ function words(): Words {
     remediesTitle: t('What would lower it'),
     saves: t('saves {0}'),
     leaves: t('peak {0}'),
+    cost: t('Costs: {0}'),
     apply: t('Change {0} to {1}'),
     editOnly: t('The button changes this number, which changes training; the accumulation is left to you.'),
     copy: t('Copy'),

@@ -82,11 +82,13 @@ class EngineBackend:
 
             subject.memory = Memory()
         engine = self._engine(document.path, options)
+        engine.project.asked.clear()
         report = engine.check_quickly(document, stop, memory=subject.memory)
         if report.is_stopped or stop():
             return None
         subject.report = report
-        return replace(_checked(report), valid_s=_validity(document))
+        read = frozenset(engine.project.asked - {document.path})
+        return replace(_checked(report), valid_s=_validity(document), read=read)
 
     def verify(self, uri: str, options: EditorOptions, stop: Stop) -> Checked | None:
         subject = self._subjects[uri]
@@ -173,4 +175,5 @@ def _checked(report: CheckReport) -> Checked:
         report.findings,
         is_broken=any(item.kind is ProblemKind.SYNTAX for item in report.problems),
         failures=tuple(item.message for item in report.problems if item.kind is ProblemKind.FAILURE),
+        statistics=report.statistics,
     )

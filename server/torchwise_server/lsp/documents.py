@@ -9,9 +9,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from torchwise_analysis.engine import CheckStatistics
 from torchwise_analysis.findings import Finding, Place
 from torchwise_analysis.source.nodes import Span
 from torchwise_memory.report import Estimate, Unanswered
@@ -25,7 +26,8 @@ class Checked:
     """The findings of one version, all of them: what is shown is decided when they are shown.
 
     is_broken: part of the text is no Python. failures: faults of ours, contained. is_verified: every fix was
-    applied on trial. valid_s: the answer changes by itself after so many seconds.
+    applied on trial. valid_s: the answer changes by itself after so many seconds. read: other files that the
+    answer rests on.
     """
 
     findings: tuple[Finding, ...] = ()
@@ -33,6 +35,8 @@ class Checked:
     failures: tuple[str, ...] = ()
     is_verified: bool = False
     valid_s: float | None = None
+    statistics: CheckStatistics = field(default_factory=CheckStatistics)
+    read: frozenset[str] = frozenset()
     version: int = 0
     seconds: float = 0.0
 

@@ -14,6 +14,7 @@ from torchwise_memory.report import (
     GpuVerdict,
     Interval,
     Kind,
+    Launch,
     ModuleMemory,
     Origin,
     Phase,
@@ -23,10 +24,11 @@ from torchwise_memory.report import (
     Unanswered,
     Verdict,
 )
-from torchwise_server.reporters.words import amount, one_line, size
+from torchwise_server.reporters.words import amount, count, one_line, size
 
 if TYPE_CHECKING:
     from torchwise_memory.hardware import Gpu
+    from torchwise_server.lsp.documents import Checked
 
 Link = Callable[[Origin], str]
 """A place as Markdown: `[train.py:12](file:///...#L12)`."""
@@ -61,6 +63,8 @@ _WORD = {
     Confidence.POSSIBLE: "possible",
 }
 _ALIVE_IN_HOVER = 8
+_MAX_LAUNCH = 60
+_MAX_NOT_ANALYSED = 60
 
 
 # --------------------------------------------------------------------------- code lens
@@ -75,9 +79,17 @@ def lens_title(estimate: Estimate, *, stale: bool) -> str:
     parts += [verdict(gpu) for gpu in estimate.gpus[:1]]
     if estimate.phase is not None:
         parts.append(estimate.phase.value)
+    if estimate.launch is not None:
+        parts.append(f"with {launch_words(estimate.launch)}")
     if stale:
         parts.append("as of the last complete code")
     return " · ".join(parts)
+
+
+def launch_words(launch: Launch) -> str:
+    """The arguments of a start, cut where a line above code would run out of the window."""
+    words = one_line(launch.words)
+    return words if len(words) <= _MAX_LAUNCH else f"{words[: _MAX_LAUNCH - 1].rstrip()}…"
 
 
 def verdict(gpu: GpuVerdict) -> str:
@@ -131,6 +143,7 @@ def estimate_hover(estimate: Estimate, link: Link) -> str:
     """The estimate of one loop, short enough for a hover."""
     return _sections(
         _headline(estimate),
+        _started(estimate, link),
         _alive(estimate.alive[:_ALIVE_IN_HOVER], link, hidden=len(estimate.alive) - _ALIVE_IN_HOVER),
         _plan(estimate, link),
         _remedies(estimate.remedies[:3]),
@@ -147,6 +160,7 @@ def memory_report(
         parts.append(
             _sections(
                 _headline(estimate),
+                _started(estimate, link),
                 _peaks(estimate),
                 _gpus(estimate),
                 _breakdown(estimate),
@@ -177,6 +191,12 @@ def _headline(estimate: Estimate) -> str:
     line = " · ".join([line, *headline_facts(estimate)])
     verdicts = ", ".join(verdict(gpu) for gpu in estimate.gpus)
     return f"{line}\n\n{verdicts[:1].upper()}{verdicts[1:]}" if verdicts else line
+
+
+def _started(estimate: Estimate, link: Link) -> str:
+    """Which start of the script the answer is for, where the project names several."""
+    launch = estimate.launch
+    return f"Started with {_code(launch.words)} ({link(launch.origin)})" if launch else ""
 
 
 def peak_phase(estimate: Estimate) -> str:
@@ -363,6 +383,40 @@ def evidence_report(finding: Finding, rule: Rule | None, link: Link, code: Calla
         _GRADES[finding.confidence],
         rule.cost if rule else "",
         _list("What to do", advice),
+    )
+
+
+def analysis_report(name: str, checked: Checked, link: Link) -> str:
+    """What of one file was analysed: silence is only worth something where somebody looked."""
+    head, counted = f"# Analysis of {prose(name)}", checked.statistics
+    if not counted.visits and not checked.findings:
+        return (
+            f"# Analysis of {prose(name)}\n\nNothing here trains, evaluates or loads, so no rule applies.\n"
+        )
+    found = count(len(checked.findings), "finding")
+    facts = [
+        f"{counted.visits:,} steps of the program were followed, in {checked.seconds * 1000:.0f} ms",
+        f"{found} of every grade, {counted.suppressed} silenced by comments",
+    ]
+    if checked.is_broken:
+        facts.append("part of the text is no Python yet; there the last complete code was analysed")
+    places = [
+        (link(Origin(place.path, place.span.line + 1)), prose(why))
+        for place, why in counted.not_analysed[:_MAX_NOT_ANALYSED]
+    ]
+    hidden = len(counted.not_analysed) - _MAX_NOT_ANALYSED
+    more = f"… and {hidden} more places" if hidden > 0 else ""
+    return (
+        _sections(
+            head,
+            "\n".join(f"- {fact}" for fact in facts),
+            "## Not analysed" if places or counted.silent else "Every path was followed to its end.",
+            _table(("where", "why"), places),
+            more,
+            "\n".join(f"- {number}: {prose(reason)}" for reason, number in counted.silent),
+            *(prose(failure) for failure in checked.failures),
+        )
+        + "\n"
     )
 
 

@@ -17,6 +17,7 @@ from torchwise_server.lsp.markdown import (
     LOOPS,
     headline_facts,
     interval,
+    launch_words,
     lens_title,
     peak_phase,
     plain_value,
@@ -116,6 +117,13 @@ def _loop(places: _Places, number: int, estimate: Estimate) -> Json:
         "range": interval(peak.allocated) if peak.allocated else None,
         "where": peak_phase(estimate),
         "facts": headline_facts(estimate),
+        "launch": None
+        if estimate.launch is None
+        else {
+            "words": one_line(estimate.launch.words),
+            "short": launch_words(estimate.launch),
+            "place": places.of(estimate.launch.origin),
+        },
         "peaks": [
             _peak("allocated", "torch.cuda.max_memory_allocated()", peak.allocated),
             _peak("reserved", "torch.cuda.max_memory_reserved()", peak.reserved),

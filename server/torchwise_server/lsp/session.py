@@ -7,6 +7,7 @@ Lives on the message loop. Nothing here blocks; questions go to `Analysis`, answ
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import uuid
 from collections.abc import Callable, Iterator
@@ -99,6 +100,28 @@ class Client:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Scan:
+    """The findings of a file that is not open, and what they rest on."""
+
+    key: tuple[EditorOptions, bytes]
+    checked: Checked
+    stamps: dict[str, tuple[int, int]]
+
+    def is_current(self) -> bool:
+        """Whether the other files are those that were read; touches the disk."""
+        return all(stamp(name) == known for name, known in self.stamps.items())
+
+
+def stamp(path: str) -> tuple[int, int]:
+    """Changes when the file does."""
+    try:
+        status = Path(path).stat()
+    except OSError:
+        return (0, 0)
+    return (status.st_mtime_ns, status.st_size)
+
+
 class News:
     """Something changed that findings of closed files may depend on."""
 
@@ -133,6 +156,7 @@ class Session:
         self.chosen_gpus: tuple[str, ...] | None = None  # by a command, until the settings change
         self.news = News()
         self._backend = backend
+        self._scans: dict[str, _Scan] = {}
         self._scanned: dict[str, tuple[OpenDocument, asyncio.Future[Checked | None]]] = {}
         self._documents: dict[str, OpenDocument] = {}
         self._notebook_of: dict[str, OpenNotebook] = {}
@@ -285,11 +309,28 @@ class Session:
         return document.estimated
 
     async def scanned(self, path: str, text: str) -> Checked | None:
-        """The findings of a file that is not open; None if it was opened meanwhile or the analysis died."""
+        """The findings of a file that is not open; None if it was opened meanwhile or the analysis died.
+
+        They are kept until the file, one that the analysis read for it, or the settings change.
+        """
+        options = self.options_at(address(path) or path)
+        kept = self._scans.get(path)
+        key = options, hashlib.blake2b(text.encode("utf-8", "surrogatepass")).digest()
+        if kept is not None and kept.key == key and await asyncio.to_thread(kept.is_current):
+            return kept.checked
+        checked = await self._scan(path, text, options)
+        if checked is not None:
+            open_paths = {document.path for document in self._documents.values()}
+            stamps = {} if checked.read & open_paths else {name: stamp(name) for name in checked.read}
+            if len(stamps) == len(checked.read):  # what is open changes without its file
+                self._scans[path] = _Scan(key, checked, stamps)
+        return checked
+
+    async def _scan(self, path: str, text: str, options: EditorOptions) -> Checked | None:
         document = OpenDocument(f"torchwise-scan:{path}", path, text, 0)
         future: asyncio.Future[Checked | None] = asyncio.get_running_loop().create_future()
         self._scanned[path] = document, future
-        self.analysis.ask(Lane.SCAN, document, self.options_at(address(path) or path))
+        self.analysis.ask(Lane.SCAN, document, options)
         try:
             return await future
         finally:
@@ -341,8 +382,13 @@ class Session:
         self._complained.add(message)
         return True
 
-    def reload(self) -> None:
-        """Settings or files on disk changed: analyse everything again."""
+    def reload(self, *, keeps_scans: bool = False) -> None:
+        """Settings or files on disk changed: analyse everything again.
+
+        keeps_scans: only texts changed, so that findings of files that read none of them still hold.
+        """
+        if not keeps_scans:
+            self._scans.clear()
         self._others.clear()
         self.analysis.reload()
         self.news.tell()

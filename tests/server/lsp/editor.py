@@ -47,6 +47,7 @@ class Editor:
         self.diagnostic_refreshes = 0
         self.registered: list[lsp.Registration] = []
         self.estimated: list[dict[str, object]] = []  # a notification of the product's own
+        self.configurations = 0  # how often the server asked for its settings
         self.applied: list[lsp.ApplyWorkspaceEditParams] = []
         self.parts: list[lsp.WorkspaceDocumentDiagnosticReport] = []  # partial results
         self.stderr: list[str] = []
@@ -59,10 +60,13 @@ class Editor:
         assert self._result is not None
         return self._result.capabilities
 
-    async def start(self, options: object = None, folder: Path | None = None) -> None:
+    async def start(
+        self, options: object = None, folder: Path | None = None, *, more_folders: tuple[Path, ...] = ()
+    ) -> None:
         wanted = capabilities(self.name)
         self.pulls = wanted.text_document is not None and wanted.text_document.diagnostic is not None
-        folders = [lsp.WorkspaceFolder(folder.as_uri(), folder.name)] if folder else None
+        roots = [*([folder] if folder else []), *more_folders]
+        folders = [lsp.WorkspaceFolder(root.as_uri(), root.name) for root in roots] or None
         self._result = await self.client.initialize_session(
             lsp.InitializeParams(wanted, workspace_folders=folders, initialization_options=options)
         )
@@ -127,6 +131,11 @@ class Editor:
                 return value
 
         return await soon(waiting())
+
+    async def settings_read(self, times: int) -> None:
+        """Wait until the server has its settings for the n-th time."""
+        await self.until(lambda: self.configurations >= times)
+        await self.command("torchwise.listRules")  # answered after our answer was read
 
     async def lens_refresh(self, after: int) -> None:
         """Wait until the server asked for lenses more than `after` times."""
@@ -254,6 +263,14 @@ async def launched(name: str, command: list[str]) -> Editor:
     client.feature(lsp.CLIENT_REGISTER_CAPABILITY)(registered)
     client.protocol.fm.features["torchwise/estimated"] = estimated
     client.protocol.fm.features[lsp.WORKSPACE_APPLY_EDIT] = applied
+    answer = client.protocol.fm.features[lsp.WORKSPACE_CONFIGURATION]
+
+    async def configuration(params: lsp.ConfigurationParams) -> object:
+        editor.configurations += 1
+        await editor.heard()
+        return answer(params)
+
+    client.protocol.fm.features[lsp.WORKSPACE_CONFIGURATION] = configuration
 
     # pytest-lsp's own handlers keep no versions
     async def published(params: lsp.PublishDiagnosticsParams) -> None:

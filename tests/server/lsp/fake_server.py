@@ -4,17 +4,20 @@ BUG        one finding on the word, with a safe and an unsafe fix, evidence at t
 MAYBE      a finding that rests on conventions
 STALE      a comment that silences nothing
 CRASH      the analysis raises
+READ name  the answer rests on that file beside it
 WAIT       the analysis goes on until it is told to stop; the log says so
 for ...:   an estimate whose peak is the number of lines in GiB; none while the text holds `def def`
 """
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import time
 from dataclasses import replace
 
+from torchwise_analysis.engine import CheckStatistics
 from torchwise_analysis.findings import Confidence, Edit, Evidence, Finding, Fix, Place, Safety, Severity
 from torchwise_analysis.settings import Settings
 from torchwise_analysis.source.nodes import Span
@@ -61,12 +64,20 @@ class FakeBackend:
 
     def check(self, uri: str, options: EditorOptions, stop: Stop) -> Checked | None:
         text = self._texts[uri]
+        folder, name = os.path.split(self._paths[uri])
+        print(f"checking {name}", file=sys.stderr, flush=True)
         if "CRASH" in str(text):
             raise RuntimeError("the word CRASH")
         if "WAIT" in str(text):
             wait(stop)
             return None
-        return Checked(tuple(self._findings(uri)), is_broken="def def" in str(text))
+        read = frozenset(os.path.join(folder, other) for other in re.findall(r"READ (\S+)", str(text)))
+        counted = CheckStatistics(
+            1, 1234, ((Place(self._paths[uri], Span(0, 0, 0, 1)), "too <deep>"),), (("cut", 2),)
+        )
+        return Checked(
+            tuple(self._findings(uri)), is_broken="def def" in str(text), read=read, statistics=counted
+        )
 
     def verify(self, uri: str, options: EditorOptions, stop: Stop) -> Checked | None:
         return self.check(uri, options, stop)

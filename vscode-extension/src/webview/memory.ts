@@ -76,7 +76,7 @@ function loopTabs(of: Memory): HTMLElement {
         tabindex: index === chosen ? '0' : '-1',
         'data-key': `tab${index}`,
       },
-      `${loop.title}, ${loop.place?.label ?? ''} · ${loop.peak ?? '?'}`,
+      [loop.launch?.short ?? `${loop.title}, ${loop.place?.label ?? ''}`, loop.peak ?? '?'].join(' · '),
       () => choose(index),
     ),
   );
@@ -120,7 +120,13 @@ function headline(loop: Loop): HTMLElement {
     h('p', { class: 'peak' }, h('strong', {}, loop.peak ?? '?'), h('span', {}, word('perGpu'))),
     h('p', { class: 'about' }, about),
     h('p', { class: 'quiet' }, ...at),
+    ...(loop.launch ? [started(loop.launch)] : []),
   );
+}
+
+function started(launch: NonNullable<Loop['launch']>): HTMLElement {
+  const from = launch.place ? [' ', link(launch.place)] : [];
+  return h('p', { class: 'quiet' }, `${word('startedWith')} `, h('code', {}, launch.words), ...from);
 }
 
 function gpus(loop: Loop): Child[] {
@@ -169,7 +175,7 @@ function remedies(loop: Loop): HTMLElement {
       h('p', { class: 'change' }, h('strong', {}, remedy.change)),
       meter,
       h('p', {}, `${word('saves', remedy.saves)}, ${word('leaves', remedy.peak)}`),
-      h('p', { class: 'quiet' }, remedy.cost),
+      h('p', { class: 'quiet' }, word('cost', remedy.cost)),
       h('p', { class: 'buttons' }, ...remedyButtons(loop, remedy)),
     );
   });

@@ -15,6 +15,7 @@ from torchwise_server.lsp.documents import OpenDocument
 from torchwise_server.lsp.handlers.actions import edit_of
 from torchwise_server.lsp.links import link_from
 from torchwise_server.lsp.markdown import (
+    analysis_report,
     evidence_report,
     findings_report,
     gpu_summary,
@@ -35,9 +36,11 @@ LIST_RULES = "torchwise.listRules"
 CHOOSE_GPUS = "torchwise.chooseGpus"
 LIST_GPUS = "torchwise.listGpus"
 RESTART_ANALYSIS = "torchwise.restartAnalysis"
+SHOW_ANALYSIS = "torchwise.showAnalysis"
 SHOW_STATISTICS = "torchwise.showStatistics"
 
 _NOT_OPEN = "This document is not open."
+_NOT_ANALYSED = "This document was not analysed."
 _NO_LOOP = "No training loop was found in this file."
 
 
@@ -53,6 +56,7 @@ def register(server: TorchwiseServer) -> None:
     server.run_command(CHOOSE_GPUS, choose_gpus)
     server.run_command(LIST_GPUS, list_gpus)
     server.run_command(RESTART_ANALYSIS, restart_analysis)
+    server.run_command(SHOW_ANALYSIS, show_analysis)
     server.run_command(SHOW_STATISTICS, show_statistics)
 
 
@@ -127,6 +131,21 @@ async def show_evidence(ls: TorchwiseServer, uri: str, line: int, character: int
     column = here[1].column
     finding = min(on_line, key=lambda item: abs(item.place.span.column - column))
     return _shown(ls, _evidence(ls, document, finding), finding.message)
+
+
+async def show_analysis(ls: TorchwiseServer, uri: str) -> str:
+    """What of one document was analysed and what was not, with reasons, as Markdown."""
+    document = ls.session.document(uri)
+    if document is None:
+        return _shown(ls, _NOT_OPEN, _NOT_OPEN)
+    checked = await ls.session.checked(document)
+    if checked is None:
+        return _shown(ls, _NOT_ANALYSED, _NOT_ANALYSED)
+    report = analysis_report(Path(document.path).name, checked, link_from(ls.session, document))
+    passed_over = len(checked.statistics.not_analysed)
+    return _shown(
+        ls, report, f"{passed_over} places were not analysed" if passed_over != 1 else "1 place was"
+    )
 
 
 async def report_as_markdown(ls: TorchwiseServer, uri: str) -> str:

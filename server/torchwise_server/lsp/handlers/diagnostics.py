@@ -56,9 +56,9 @@ def clear(ls: TorchwiseServer, uris: Iterable[str]) -> None:
         ls.text_document_publish_diagnostics(lsp.PublishDiagnosticsParams(uri, []))
 
 
-def start_over(ls: TorchwiseServer) -> None:
+def start_over(ls: TorchwiseServer, *, keeps_scans: bool = False) -> None:
     """Settings or files changed: analyse everything again, and have it asked for."""
-    ls.session.reload()
+    ls.session.reload(keeps_scans=keeps_scans)
     if ls.session.client.pulls_diagnostics and ls.session.client.refreshes_diagnostics:
         ls.workspace_diagnostic_refresh(None)
 

@@ -66,8 +66,14 @@ async def did_change_configuration(ls: TorchwiseServer, params: lsp.DidChangeCon
 
 
 def did_change_watched_files(ls: TorchwiseServer, params: lsp.DidChangeWatchedFilesParams) -> None:
-    if any(_matters(ls, change.uri) for change in params.changes):
-        start_over(ls)
+    mattering = [change for change in params.changes if _matters(ls, change.uri)]
+    if mattering:
+        start_over(ls, keeps_scans=all(_is_edit_of_code(change) for change in mattering))
+
+
+def _is_edit_of_code(change: lsp.FileEvent) -> bool:
+    """Whether no name can mean another file than before, and no setting changed."""
+    return change.type is lsp.FileChangeType.Changed and change.uri.endswith(".py")
 
 
 def _matters(ls: TorchwiseServer, uri: str) -> bool:
@@ -135,12 +141,12 @@ async def _fetch_options(ls: TorchwiseServer) -> None:
     items = [lsp.ConfigurationItem(scope_uri=scope, section="torchwise") for scope in scopes]
     tables = await ls.workspace_configuration_async(lsp.ConfigurationParams(items))
     before = (ls.session.options, ls.session.folder_options)
-    if not any(tables):
-        # a client that knows nothing of us: what it sent at the start stays
-        return
-    options = [_read(ls, table) for table in tables]
-    by_folder = dict(zip(ls.session.folders, options[1:], strict=False))
-    ls.session.configure(options[0], by_folder)
+    if any(tables):
+        options = [_read(ls, table) for table in tables]
+        ls.session.configure(options[0], dict(zip(ls.session.folders, options[1:], strict=False)))
+    elif before[1]:
+        # a client that knows nothing of us: what it sent at the start stays, but not for folders that went
+        ls.session.configure(ls.session.options, {})
     if before != (ls.session.options, ls.session.folder_options):
         start_over(ls)
 
