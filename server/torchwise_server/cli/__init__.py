@@ -26,6 +26,8 @@ COMMANDS = {
     "new-rule": "write a package with a rule of your own",
     "gpus": "list the GPUs that estimates know",
     "profile": "tell the peak VRAM of a real model's step, run on fake tensors (needs PyTorch)",
+    "init": "write the configuration and CI files of a project, after showing them",
+    "completion": "print a completion script for bash, zsh or fish",
     "server": "start the language server (editors do this)",
 }
 

@@ -57,7 +57,7 @@ To silence one finding:  # torchwise: ignore[rule-name] -- reason"""
 
 def run(words: list[str]) -> int:
     """Check, report, and return the exit status."""
-    options = _parser().parse(words)
+    options = parser().parse(words)
     paths: list[str] = options.paths or ["."]
     stdin = STDIN in paths
     if options.stdin_filename and not stdin:
@@ -84,7 +84,8 @@ def run(words: list[str]) -> int:
 # --------------------------------------------------------------------------- options
 
 
-def _parser() -> Parser:
+def parser() -> Parser:
+    """The options of the command."""
     parser = Parser("check", _DESCRIPTION, _EPILOG)
     parser.add_argument(
         "paths", nargs="*", metavar="PATH", help="file, folder, pattern, or - for standard input (default: .)"

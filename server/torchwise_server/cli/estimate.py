@@ -63,7 +63,7 @@ _BADNESS = (
 
 def run(words: list[str]) -> int:
     """Estimate, report, and return the exit status."""
-    options = _parser().parse(words)
+    options = parser().parse(words)
     if options.workload:
         from torchwise_server.cli import workload
 
@@ -94,7 +94,8 @@ def run(words: list[str]) -> int:
     return _status(options, outcome)
 
 
-def _parser() -> Parser:
+def parser() -> Parser:
+    """The options of the command."""
     parser = Parser("estimate", _DESCRIPTION, _EPILOG)
     parser.add_argument(
         "files", nargs="*", metavar="FILE", help="training script or notebook; patterns and folders too"

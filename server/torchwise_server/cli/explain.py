@@ -18,12 +18,7 @@ examples:
 
 def run(words: list[str]) -> int:
     """Print the page."""
-    parser = Parser("explain", _DESCRIPTION, _EPILOG)
-    parser.add_argument("rule", metavar="RULE", help="a rule's name or code; `torchwise rules` lists them")
-    parser.add_argument(
-        "--format", choices=("text", "markdown"), default="text", help="default: text on a terminal"
-    )
-    options = parser.parse(words)
+    options = parser().parse(words)
 
     from torchwise_analysis.rules import all_rules, explain
 
@@ -40,3 +35,13 @@ def run(words: list[str]) -> int:
 
     console.print(Markdown(page))
     return Exit.OK
+
+
+def parser() -> Parser:
+    """The options of the command."""
+    parser = Parser("explain", _DESCRIPTION, _EPILOG)
+    parser.add_argument("rule", metavar="RULE", help="a rule's name or code; `torchwise rules` lists them")
+    parser.add_argument(
+        "--format", choices=("text", "markdown"), default="text", help="default: text on a terminal"
+    )
+    return parser

@@ -59,7 +59,7 @@ exit status:
 
 def run(words: list[str]) -> int:
     """Fix, report, and return the exit status."""
-    options = _parser().parse(words)
+    options = parser().parse(words)
     paths: list[str] = options.paths or ["."]
     stdin = STDIN in paths
     if stdin and len(paths) > 1:
@@ -73,7 +73,8 @@ def run(words: list[str]) -> int:
         return _fix(paths, stdin, options)
 
 
-def _parser() -> Parser:
+def parser() -> Parser:
+    """The options of the command."""
     parser = Parser("fix", _DESCRIPTION, _EPILOG)
     parser.add_argument(
         "paths", nargs="*", metavar="PATH", help="file, folder, pattern, or - for standard input (default: .)"

@@ -25,16 +25,21 @@ examples:
 
 def run(words: list[str]) -> int:
     """Print the table."""
-    parser = Parser("gpus", _DESCRIPTION, _EPILOG)
-    parser.add_argument("names", nargs="*", metavar="NAME", help="show only the cards that these names mean")
-    parser.add_argument("--instances", action="store_true", help="list cloud machines instead")
-    parser.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
-    options = parser.parse(words)
+    options = parser().parse(words)
     if options.instances:
         _print_instances(options.format)
     else:
         _print_gpus(_chosen(options.names), options.format)
     return Exit.OK
+
+
+def parser() -> Parser:
+    """The options of the command."""
+    parser = Parser("gpus", _DESCRIPTION, _EPILOG)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="show only the cards that these names mean")
+    parser.add_argument("--instances", action="store_true", help="list cloud machines instead")
+    parser.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
+    return parser
 
 
 def _chosen(names: list[str]) -> tuple[Gpu, ...]:

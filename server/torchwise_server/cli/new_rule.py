@@ -30,15 +30,7 @@ Rules are loaded from the environment that torchwise is installed in, never from
 
 def run(words: list[str]) -> int:
     """Write the package."""
-    parser = Parser("new-rule", _DESCRIPTION, _EPILOG)
-    parser.add_argument(
-        "name", metavar="NAME", help="words joined by hyphens; say the fault: loss-logged-raw"
-    )
-    parser.add_argument(
-        "--code", default="MY001", metavar="CODE", help="capitals and digits, not TW (default: MY001)"
-    )
-    parser.add_argument("--folder", default=".", metavar="DIR", help="where the package goes (default: .)")
-    options = parser.parse(words)
+    options = parser().parse(words)
     name, code = _name(options.name), _code(options.code)
     module = name.replace("-", "_")
 
@@ -61,6 +53,19 @@ def run(words: list[str]) -> int:
         say(f"wrote {folder / file}")
     say(f"\npip install --editable {folder} pytest && pytest {folder} && torchwise rules")
     return Exit.OK
+
+
+def parser() -> Parser:
+    """The options of the command."""
+    parser = Parser("new-rule", _DESCRIPTION, _EPILOG)
+    parser.add_argument(
+        "name", metavar="NAME", help="words joined by hyphens; say the fault: loss-logged-raw"
+    )
+    parser.add_argument(
+        "--code", default="MY001", metavar="CODE", help="capitals and digits, not TW (default: MY001)"
+    )
+    parser.add_argument("--folder", default=".", metavar="DIR", help="where the package goes (default: .)")
+    return parser
 
 
 def _name(word: str) -> str:

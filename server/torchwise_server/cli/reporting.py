@@ -63,6 +63,13 @@ def add_output(parser: argparse.ArgumentParser) -> None:
         help="write the report there, whole or not at all; say how it went here",
     )
     group.add_argument(
+        "--report",
+        action="append",
+        default=[],
+        metavar="NAME=FILE",
+        help="write a further report of the same run, for example sarif=out.sarif; repeat it",
+    )
+    group.add_argument(
         "--group-by", choices=_GROUPS, help="with text and concise: order findings under headings"
     )
 
@@ -145,17 +152,17 @@ def report(options: argparse.Namespace, run: CheckRun, sources: Sources) -> None
     """Print the report, or write it to `--output-file`."""
     if options.group_by and options.format not in ("text", "concise"):
         raise UsageError(f"--group-by orders text for a reader; --format {options.format} has its own order")
+    for form, file in _further(options.report):
+        write_text(file, _as_text(form, options, run, sources), "--report")
     if options.output_file is None:
         if options.format in ("text", "concise"):
             from torchwise_server.cli.console import report_console
 
-            _print(options, run, sources, report_console())
+            _print(options.format, options, run, sources, report_console())
         else:
             say(rendered(options.format, run, sources))
         return
-    text = _plain(options, run, sources) if options.format in ("text", "concise") else None
-    text = f"{rendered(options.format, run, sources)}\n" if text is None else text
-    write_text(Path(options.output_file), text, "--output-file")
+    write_text(Path(options.output_file), _as_text(options.format, options, run, sources), "--output-file")
     from torchwise_server.reporters import check_text
 
     complain(f"{check_text.summary(run)}; report in {options.output_file}")
@@ -184,16 +191,28 @@ def write_text(file: Path, text: str, option: str) -> None:
         raise UsageError(f"{option} {file}: {error}") from None
 
 
-def _plain(options: argparse.Namespace, run: CheckRun, sources: Sources) -> str:
+def _further(words: Sequence[str]) -> list[tuple[str, Path]]:
+    found: list[tuple[str, Path]] = []
+    for word in words:
+        form, equals, file = word.partition("=")
+        if not equals or not file or form not in FORMATS:
+            raise UsageError(f"--report {word}: expected one of {', '.join(FORMATS)}, then = and a file")
+        found.append((form, Path(file)))
+    return found
+
+
+def _as_text(form: str, options: argparse.Namespace, run: CheckRun, sources: Sources) -> str:
+    if form not in ("text", "concise"):
+        return f"{rendered(form, run, sources)}\n"
     from torchwise_server.cli.console import plain_console
 
     buffer = io.StringIO()
-    _print(options, run, sources, plain_console(buffer))
+    _print(form, options, run, sources, plain_console(buffer))
     return buffer.getvalue()
 
 
-def _print(options: argparse.Namespace, run: CheckRun, sources: Sources, console: Console) -> None:
+def _print(form: str, options: argparse.Namespace, run: CheckRun, sources: Sources, console: Console) -> None:
     from torchwise_server.reporters import check_concise, check_text
 
-    render = check_text.render if options.format == "text" else check_concise.show
+    render = check_text.render if form == "text" else check_concise.show
     render(run, sources, console, statistics=options.statistics, group_by=options.group_by)

@@ -18,9 +18,7 @@ _DESCRIPTION = "List all rules. `torchwise explain RULE` tells everything about 
 
 def run(words: list[str]) -> int:
     """Print the table."""
-    parser = Parser("rules", _DESCRIPTION, "")
-    parser.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
-    options = parser.parse(words)
+    options = parser().parse(words)
 
     from torchwise_analysis.rules import all_rules
 
@@ -32,6 +30,13 @@ def run(words: list[str]) -> int:
     for problem in plugin_problems():
         complain(f"{problem.path}: {problem.message}")
     return Exit.OK
+
+
+def parser() -> Parser:
+    """The options of the command."""
+    parser = Parser("rules", _DESCRIPTION, "")
+    parser.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
+    return parser
 
 
 def _as_dict(rule: Rule) -> dict[str, str]:
