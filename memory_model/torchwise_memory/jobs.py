@@ -16,7 +16,7 @@ from torchwise_memory.policies.sharding import Sharding
 from torchwise_memory.runtime.dtypes import DType, bfloat16, float16, float32
 from torchwise_memory.runtime.errors import Unsupported
 from torchwise_memory.simulation import Job, Update
-from torchwise_memory.subjects import DecoderSubject, ImageClassifier, TokenClassifier
+from torchwise_memory.subjects import DecoderSubject, EncoderDecoder, ImageClassifier, TokenClassifier
 
 if TYPE_CHECKING:
     from torchwise_memory.workload import Workload
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 DEFAULT_SM = 80
 #: Model types besides decoders that a description may name.
 ENCODERS = frozenset({"bert", "roberta", "distilbert"})
+#: And encoder-decoders.
+SEQ2SEQ = frozenset({"t5", "mt5", "bart", "mbart", "pegasus", "marian", "whisper"})
 #: Length of a batch where the description leaves it out and says that real samples were used unpacked.
 SHORT_SAMPLE = 512
 
@@ -66,6 +68,8 @@ def job_of(workload: Workload, options: Options, card: Gpu | None) -> tuple[Job,
         config = workload.config or presets.find(_required(workload.model, "model")).config
         if is_decoder(config):
             job = _decoder_job(workload, facts, decoder_shape(config), choices)
+        elif config.get("model_type") in SEQ2SEQ:
+            job = _seq2seq_job(workload, facts, config, choices)
         else:
             job = _encoder_job(workload, facts, config, choices)
     return job, tuple(choices.made)
@@ -73,7 +77,7 @@ def job_of(workload: Workload, options: Options, card: Gpu | None) -> tuple[Job,
 
 def has_family(config: Mapping[str, Any]) -> bool:
     """Whether a job of a model with this `config.json` can be answered."""
-    return is_decoder(config) or config.get("model_type") in ENCODERS
+    return is_decoder(config) or config.get("model_type") in ENCODERS | SEQ2SEQ
 
 
 def _required(value: Any, name: str) -> Any:
@@ -496,6 +500,9 @@ def kind_text(workload: Workload) -> str:
 def _model_bytes(job: Job) -> int:
     subject: Any = job.subject
     shape: DecoderShape | None = getattr(subject, "shape", None)
+    if shape is None and not job.frozen:
+        # DeepSpeed's bucket is larger than most encoder-decoders
+        return 2 * ZERO_BUCKET * job.weights.itemsize
     if shape is None or job.frozen:
         return 0
     return 2 * shape.layers * (4 * shape.hidden**2 + 3 * shape.hidden * shape.inner)
@@ -569,6 +576,57 @@ def _encoder_job(workload: Workload, facts: _Facts, config: Mapping[str, Any], c
         accumulates=(workload.accumulation or 1) > 1 or facts.torch_version < (2, 0),
     )
     return _parallel_job(workload, facts, job)
+
+
+def _seq2seq_job(workload: Workload, facts: _Facts, config: Mapping[str, Any], choices: _Choices) -> Job:
+    fields = dict(config)
+    kind = str(fields.pop("model_type"))
+    if workload.peft is not None:
+        raise Unsupported("peft on encoder-decoders", "adapters are modelled for decoders only")
+    if workload.task not in ("train", "load"):
+        raise Unsupported(f"task {workload.task!r}", "generation is modelled for decoders only")
+    length = workload.seq_len or _length_of(workload.assumption)
+    if kind == "whisper":
+        # the encoder always reads thirty seconds: 3000 frames
+        source, target = 3000, length or 448
+    else:
+        stated = length or int(choices.pick("seq_len", 512, (128,), "512 tokens assumed"))
+        source = target = stated
+    text = workload.attention or ""
+    eager = "eager" in text or (not text and facts.year < 2024.4) or (kind in ("t5", "mt5") and facts.year < 2026)
+    subject = EncoderDecoder(
+        kind,
+        fields,
+        "eager" if eager else "sdpa",
+        workload.micro_batch or 1,
+        source,
+        target,
+        _checkpointing(workload, choices) == "full" if workload.task == "train" else False,
+    )
+    job = Job(
+        subject,
+        facts.weights,
+        training=workload.task == "train",
+        autocast=facts.autocast,
+        sm=facts.sm,
+        torch_version=facts.torch_version,
+        loading=workload.task == "load",
+        processes=workload.gpus,
+    )
+    if workload.task != "train":
+        return job
+    job = replace(
+        job,
+        update=_update(workload, facts, False),
+        accumulates=(workload.accumulation or 1) > 1 or facts.torch_version < (2, 0),
+    )
+    return _parallel_job(workload, facts, job)
+
+
+def _length_of(text: str) -> int | None:
+    """`length 128 each`: a length that was stated in words."""
+    found = re.search(r"\blength (\d+)", text)
+    return int(found[1]) if found else None
 
 
 def _image_job(workload: Workload, facts: _Facts, choices: _Choices) -> Job:

@@ -141,7 +141,8 @@ def simulate(job: Job, shallow: bool = True) -> Simulated:
     """The peak of a warm step. `shallow` False runs every layer."""
     total = job.subject.layers
     if not shallow or total <= SHALLOW[1] + 1:
-        return _summed(_places(job, total), _places(job, total), total, total)
+        places = _places(job, total)
+        return _summed(places, places, total, total)
     low, high = SHALLOW
     return _summed(_places(job, low), _places(job, high), low, total)
 

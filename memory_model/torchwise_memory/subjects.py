@@ -96,6 +96,55 @@ class TokenClassifier:
 
 
 @dataclass(frozen=True, slots=True)
+class EncoderDecoder:
+    """An encoder-decoder of transformers under its language-modelling loss; every layer is run."""
+
+    kind: str
+    config: dict[str, object]
+    attention: str
+    batch: int
+    source: int
+    target: int
+    checkpointing: bool = False
+
+    @property
+    def layers(self) -> int:
+        return 1
+
+    def build(self, w: World, layers: int) -> Module:
+        from torchwise_memory import families
+
+        config = families.config_of(self.kind, **self.config)
+        head = "AutoModelForSpeechSeq2Seq" if self.kind == "whisper" else "AutoModelForSeq2SeqLM"
+        model = families.build(w, head, config, w.default_dtype, self.attention)
+        if self.checkpointing:
+            model.gradient_checkpointing_enable(w, {"use_reentrant": False})
+        return model.to(w, "cuda")
+
+    def blocks(self, model: Module) -> list[Module]:
+        from torchwise_memory.families.base import Block
+
+        return [module for _, module in model.walk() if isinstance(module, Block)]
+
+    def run(self, w: World, model: Module) -> Tensor:
+        labels = w.new((self.batch, self.target), int64, "labels", kind=StorageKind.INPUT)
+        given: dict[str, object] = {"labels": labels}
+        if self.kind == "whisper":
+            mels = self.config.get("num_mel_bins", 80)
+            assert isinstance(mels, int)
+            shape = (self.batch, mels, self.source)
+            given["input_features"] = w.new(shape, w.default_dtype, "features", kind=StorageKind.INPUT)
+        else:
+            given["input_ids"] = w.new(
+                (self.batch, self.source), int64, "tokens", kind=StorageKind.INPUT
+            )
+        outputs = call(w, model, (), given)
+        loss = outputs.lookup("loss")  # type: ignore[attr-defined]
+        assert isinstance(loss, Tensor)
+        return loss
+
+
+@dataclass(frozen=True, slots=True)
 class ImageClassifier:
     """A classifier over pixels; `make` builds the model with so many of its alike layers."""
 

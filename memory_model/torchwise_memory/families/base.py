@@ -18,6 +18,7 @@ from torchwise_memory.modules.norm import LayerNorm
 from torchwise_memory.modules.ops import functional, method, torch_function
 from torchwise_memory.modules.simple import DROPOUTS
 from torchwise_memory.runtime.checkpoint import checkpoint
+from torchwise_memory.runtime.contexts import GradMode
 from torchwise_memory.runtime.dtypes import DType, boolean, float32
 from torchwise_memory.runtime.errors import Unsupported
 from torchwise_memory.runtime.tensor import Tensor
@@ -119,6 +120,16 @@ class DynamicCache:
         self.layers[layer] = (keys, values)
         return keys, values
 
+    def grow(self, w: World, length: int) -> None:
+        """As if tokens up to that length had been generated."""
+        for layer in list(self.layers):
+            grown: list[Tensor] = []
+            for old in self.layers[layer]:
+                shape = (old.shape[0], old.shape[1], length, old.shape[3])
+                grown.append(w.new(shape, old.dtype, "empty", old.device))
+            self.layers[layer] = (grown[0], grown[1])
+            del old
+
     @visible("get_seq_length")
     def get_seq_length(self, w: World, layer_idx: int = 0) -> int:
         seen = self.layers.get(layer_idx)
@@ -171,6 +182,52 @@ class PreTrainedModel(Module):
     @visible("num_parameters")
     def num_parameters(self, w: World, only_trainable: bool = False, exclude_embeddings: bool = False) -> int:
         return sum(p.numel for _, p in self.walk_parameters() if p.requires_grad or not only_trainable)
+
+    @visible("generate")
+    def generate(
+        self,
+        w: World,
+        inputs: Tensor | None = None,
+        max_new_tokens: int | None = None,
+        max_length: int | None = None,
+        use_cache: bool = True,
+        input_ids: Tensor | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Prefill, first and last token: the cache only grows, so that these show every peak."""
+        ids = inputs if inputs is not None else input_ids
+        if ids is None:
+            raise Unsupported(f"{self.native_name}.generate", "the tokens to start from are not known")
+        if kwargs.get("num_beams", 1) != 1 or self.config.fields.get("is_encoder_decoder"):
+            raise Unsupported(f"{self.native_name}.generate", "beams and encoder-decoders are not modelled")
+        if max_new_tokens is None:
+            max_new_tokens = max_length - ids.shape[1] if max_length is not None else 20
+        w.generations += 1
+        grad = GradMode(False)
+        grad.enter(w)
+        try:
+            return self._generated(w, ids, max_new_tokens)
+        finally:
+            grad.leave(w)
+
+    def _generated(self, w: World, ids: Tensor, count: int) -> Any:
+        cache: DynamicCache | None = None
+        step: Tensor = ids
+        for position in sorted({0, 1, count - 1}):
+            if not 0 <= position < count:
+                break
+            if position > 1 and cache is not None:
+                cache.grow(w, ids.shape[1] + position - 1)
+            outputs: Any = call(
+                w, self, (), {"input_ids": step, "cache": cache, "use_cache": True, "logits_to_keep": 1}
+            )
+            cache = outputs.lookup("past_key_values")
+            last = (slice(None), -1, slice(None))
+            logits = method(w, "to", method(w, "__getitem__", outputs.lookup("logits"), last), float32)
+            del outputs
+            step = method(w, "__getitem__", torch_function(w, "torch.argmax", logits, -1), (slice(None), None))
+            del logits
+        return torch_function(w, "torch.cat", [ids, method(w, "expand", step, ids.shape[0], count)], -1)
 
     @visible("tie_weights", "init_weights", "post_init", "save_pretrained", "push_to_hub")
     def changes_nothing(self, w: World, *args: object, **kwargs: object) -> None:

@@ -40,7 +40,7 @@ class World:
     Set from outside while the program runs: `origin`, `module_path`, `phase`, and `world_size`, the number of
     processes that share the work. `module_depth` counts the module calls the program is inside of. Set by
     contexts: `grad_enabled`, `inference_mode`, the autocast fields, `save_policies`. `assumptions` collects
-    sentences for the answer.
+    sentences for the answer. `generations` counts what hand-written models generated.
     """
 
     def __init__(
@@ -64,6 +64,7 @@ class World:
         self.save_policies: list[SavePolicy] = []
         self.sequence = 0
         self.module_depth = 0
+        self.generations = 0
         self.world_size = 1
         self.backward_depth = 0
         self.workspaces: dict[str, Storage] = {}

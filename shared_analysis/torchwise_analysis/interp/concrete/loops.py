@@ -30,7 +30,7 @@ MAX_IDLE_ROUNDS = 4096
 MAX_ROUNDS_WITH_BACKWARD = 256
 MAX_ROUNDS_AROUND_INFERENCE = 8
 # Micro-steps of a window that are run before the rest counts as the same.
-ROUNDS_OF_ACCUMULATION = 3
+ROUNDS_OF_ACCUMULATION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class Watch:
         self.steps = loops.steps
         self.calls = loops.calls
         self.backwards = loops.backwards
-        self.generations = loops.generations
+        self.generations = loops.generations + it.world.generations
         self.taken = len(loops.measured)
         self.measuring = False
         self.steps_inside = True
@@ -166,7 +166,8 @@ class Watch:
         if self.rounds == 1:
             start(it)
             return False
-        kind = Kind.GENERATION if loops.generations > self.generations else Kind.INFERENCE
+        generations = loops.generations + it.world.generations
+        kind = Kind.GENERATION if generations > self.generations else Kind.INFERENCE
         loops.measured.append(take(it, self.origin, kind, 1))
         return True
 

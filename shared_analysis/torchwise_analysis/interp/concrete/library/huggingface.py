@@ -21,17 +21,21 @@ from torchwise_analysis.files import read_regular
 from torchwise_analysis.interp.concrete import text
 from torchwise_analysis.interp.concrete.errors import Stopped
 from torchwise_analysis.interp.concrete.library import files, training
+from torchwise_analysis.interp.concrete.library.autos import AutoTables
 from torchwise_analysis.interp.concrete.library.imports import LazyScope
 from torchwise_analysis.interp.concrete.values import (
     MISSING,
     Builtin,
     Class,
+    ClassMethod,
     Function,
     Instance,
     Keywords,
     ModuleValue,
     Namespace,
     Opaque,
+    Property,
+    StaticMethod,
     Unknown,
     Value,
 )
@@ -83,14 +87,23 @@ _STORED_IN_FLOAT = frozenset(
 _STARTED = frozenset({"t5", "mt5", "umt5", "longt5", "bart", "mbart", "marian", "pegasus", "blenderbot", "led"})
 
 # Questions about the environment that are answered with yes.
-_PRESENT = frozenset({"is_torch_available", "is_transformers_available", "is_torchvision_available"})
+_PRESENT = frozenset(
+    {
+        "is_torch_available",
+        "is_transformers_available",
+        "is_torchvision_available",
+        "is_torch_flex_attn_available",
+        "is_torch_greater_or_equal",
+    }
+)
 
 # How the class of each auto class ends, in the order in which endings are tried.
 _ENDINGS: dict[str, tuple[str, ...]] = {
     "AutoModel": ("Model",),
     "AutoModelForCausalLM": ("ForCausalLM", "LMHeadModel"),
     "AutoModelForMaskedLM": ("ForMaskedLM", "WithLMHeadModel"),
-    "AutoModelForSeq2SeqLM": ("ForConditionalGeneration",),
+    "AutoModelForSeq2SeqLM": ("ForConditionalGeneration", "MTModel"),
+    "AutoModelForSpeechSeq2Seq": ("ForConditionalGeneration",),
     "AutoModelForSequenceClassification": ("ForSequenceClassification",),
     "AutoModelForTokenClassification": ("ForTokenClassification",),
     "AutoModelForQuestionAnswering": ("ForQuestionAnswering",),
@@ -108,6 +121,7 @@ class Transformers:
     def __init__(self, it: Interpreter) -> None:
         self.it = it
         self._folders: list[str] | None = None
+        self.tables = AutoTables(it.project)
         self._facts: dict[str, Keywords] = {}
         # configurations of checkpoints, held, with the checkpoint's name
         self.names: dict[int, tuple[Value, str]] = {}
@@ -128,8 +142,10 @@ class Transformers:
         """`transformers.<name>`."""
         if name == "AutoConfig":
             return self._auto_config()
-        if name in _ENDINGS:
+        if name in _ENDINGS or (name.startswith("Auto") and name in self.tables.autos()):
             return self._auto_model(name)
+        if name == "CONFIG_MAPPING":
+            return self._config_mapping()
         trained = training.trainer_name(self.it, name)
         if trained is not MISSING:
             return trained
@@ -155,6 +171,17 @@ class Transformers:
         for folder in sorted(fitting, key=lambda f: -len(f)):
             part = "configuration" if name.endswith("Config") else "modeling"
             value = self._from_module(f"transformers.models.{folder}.{part}_{folder}", name)
+            if value is not MISSING:
+                return value
+        return MISSING
+
+    def package_name(self, package: str, name: str) -> Value:
+        """`transformers.models.<folder>.<name>`: packages load their files when a name is asked for."""
+        folder = package.rpartition(".")[2]
+        if name.endswith(("Tokenizer", "TokenizerFast")):
+            return training.trainer_name(self.it, name)
+        for part in ("configuration", "modeling"):
+            value = self._from_module(f"{package}.{part}_{folder}", name)
             if value is not MISSING:
                 return value
         return MISSING
@@ -189,7 +216,27 @@ class Transformers:
             return families.FAMILIES[model_type].config(**given)
         raise Stopped(f"the source of transformers' {model_type} cannot be read", self.it.origin())
 
+    def _config_mapping(self) -> Value:
+        """`CONFIG_MAPPING`: classes by model type."""
+
+        def get(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+            found = self._config_class(text.text_of(it, args[0]))
+            if found is None:
+                raise it.error("KeyError", args[0])
+            return found
+
+        def has(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+            return isinstance(args[0], str) and self._config_class(args[0]) is not None
+
+        members: dict[str, Value] = {"__getitem__": Builtin("get", get), "__contains__": Builtin("has", has)}
+        return Opaque("CONFIG_MAPPING", members)
+
     def _config_class(self, model_type: str) -> Class | None:
+        stated = self.tables.config_class(model_type)
+        if stated is not None:
+            value = self._from_module(*stated)
+            if isinstance(value, Class):
+                return value
         folder = model_type.replace("-", "_")
         wanted = folder.replace("_", "") + "config"
         for name in dict.fromkeys((folder, folder.removesuffix("_text"))):
@@ -226,6 +273,12 @@ class Transformers:
         if name not in self._facts:
             self._facts[name] = self._local_facts(name) or _published(self.it, name)
         return self._facts[name]
+
+    def sizes_of(self, name: str) -> Keywords:
+        """Facts of a checkpoint with the defaults of its family, by every usual spelling."""
+        facts = self.facts_of(name)
+        family = families.FAMILIES.get(str(facts.get("model_type", "")))
+        return facts if family is None else {**family.defaults, **facts}
 
     def _local_facts(self, name: str) -> Keywords:
         content = files.read_text(self.it, posixpath.join(name, "config.json"))
@@ -307,8 +360,14 @@ class Transformers:
         module = self.it.library.imports.find(name, "")
         if not isinstance(module, ModuleValue):
             return None
+        model_type = config.cls.find("model_type")
+        stated = self.tables.model_class(auto, model_type) if isinstance(model_type, str) else None
+        if stated is not None:
+            value = self.it.find_attribute(module, stated)
+            if isinstance(value, Class):
+                return value
         bound = list(self.it.library.imports.scope_of(module).binders)
-        for ending in _ENDINGS[auto]:
+        for ending in _ENDINGS.get(auto, ()):
             for candidate in bound:
                 if candidate.endswith(ending) and "Double" not in candidate and "PreTrained" not in candidate:
                     value = self.it.find_attribute(module, candidate)
@@ -436,21 +495,29 @@ def helpers(it: Interpreter) -> dict[str, Value]:
         "__stored_dtype__": Builtin("__stored_dtype__", _stored_dtype),
         "__refuse_quantised__": Builtin("__refuse_quantised__", _refuse_quantised),
         "__config_class__": Builtin("__config_class__", _config_class_of),
+        "__config_of_type__": Builtin("__config_of_type__", _config_of_type),
         "__generated__": Builtin("__generated__", _generated),
         "__defaults__": Builtin("__defaults__", _defaults),
     }
 
 
 def _field_defaults(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
-    """Values of a class's `field(default_factory=...)` members."""
+    """Fields of a configuration class with their defaults: annotated names, bases first."""
     out: dict[Value, Value] = {}
     for cls in reversed(cast(Class, args[0]).mro):
+        annotations = cast("dict[str, Value]", cls.members.get("__annotations__") or {})
         for name, value in cls.members.items():
             if isinstance(value, Opaque) and value.kind == "dataclasses.Field":
                 factory = value.attributes.get("default_factory")
                 out[name] = (
                     it.call(factory, [], {}) if factory is not None else value.attributes.get("default")
                 )
+            elif annotations.get(name, "ClassVar") != "ClassVar" and not isinstance(
+                value, (Function, Property, StaticMethod, ClassMethod)
+            ):
+                out[name] = value
+            elif name in out and isinstance(value, Property):
+                del out[name]
     return out
 
 
@@ -519,6 +586,10 @@ def _refuse_quantised(it: Interpreter, args: list[Value], keywords: Keywords) ->
     return None
 
 
+def _config_of_type(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    return it.library.transformers.config(text.text_of(it, args[0]), it.as_keywords(args[1]))
+
+
 def _config_class_of(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
     found = it.find_attribute(args[0], "config_class")
     return None if found is MISSING else found
@@ -547,7 +618,7 @@ def decorator_space(it: Interpreter, name: str, scope: LazyScope | None) -> Name
                 return value
         if member == "logging" or member.endswith("logger"):
             return Unknown("a logger")
-        if member[:1].isupper():
+        if member[:1].isupper() or (name == "huggingface_hub" and not member.startswith(("validate_", "is_"))):
             return Unknown(f"{name}.{member}")
         if member.startswith(("is_", "has_")):
             answer = member in _PRESENT
@@ -582,6 +653,7 @@ def outputs_space(it: Interpreter) -> Namespace:
         assert isinstance(base, Class)
         cls = Class(name, (base,), module="transformers.modeling_outputs")
         cls.mro = (cls, *base.mro)
+        cls.traits["any_fields"] = True
         return cls
 
     return Namespace("transformers.modeling_outputs", resolve=resolve)
