@@ -359,7 +359,7 @@ def convert(m: Machine, call: Call) -> va.Value:
     value = first_known(call.first()) if call.first() is not None else None
     if isinstance(value, va.Tensor):
         tensors.host_read(m, value, call.node, f"{call.last}()")
-        return va.unknown(None, taint=value.taint)
+        return va.unknown(None, taint=value.taint | tensors.shards(m, value))
     if isinstance(value, va.Const):
         try:
             maker = {"float": float, "int": int, "bool": bool, "str": str}.get(call.last)
@@ -389,6 +389,7 @@ def abs_(m: Machine, call: Call) -> va.Value:
 def print_(m: Machine, call: Call) -> va.Value:
     if m.scopes.compiled is not None:
         m.emit(ev.ApiCall, call.node, name=call.name, arguments=call.arguments)
+    tensors.report(m, call.arguments, call.node, "print")
     for value in call.arguments:
         for tensor in m.tensors(value):
             tensors.host_read(m, tensor, call.node, "print", cut=False)

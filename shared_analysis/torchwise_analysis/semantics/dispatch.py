@@ -167,7 +167,9 @@ _NO_TENSORS = frozenset(
 _DOWNLOADS = frozenset(
     ["hf_hub_download", "urlretrieve", "urlopen", "cached_download", "snapshot_download", "cached_path"]
 )
+_REPORTS = frozenset(["log", "info", "log_metric", "log_metrics", "write"])
 _MEANS = frozenset(["mean", "average", "nanmean", "fmean", "sum"])
+_PROGRESS_BARS = frozenset(["tqdm", "tqdm_notebook", "progressbar", "progress_bar"])  # by any library
 _FORWARDING = frozenset(["torch.utils.checkpoint.checkpoint", "torch.utils.checkpoint.checkpoint_sequential"])
 _DROPOUT = frozenset(
     ["dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout"]
@@ -269,6 +271,9 @@ class Library:
 
     # ------------------------------------------------------------------ tensors
 
+    def tested(self, m: Machine, value: va.Value, node: nd.Node) -> None:
+        tensors.report(m, (value,), node, "if")
+
     def host_sync(self, m: Machine, value: va.Tensor, node: nd.Node, how: str) -> None:
         tensors.host_read(m, value, node, how, cut=False)
 
@@ -298,6 +303,8 @@ class Library:
             )  # of nodes, by arguments of its own
         if last in optimizers.KNOWN_OPTIMIZERS:
             return optimizers.build(m, call)
+        if last.lower() in _PROGRESS_BARS:
+            return builtin.progress(m, call)
         if last == "from_pretrained" or name.startswith(_WHOLE_MODELS):
             m.emit(ev.ApiCall, node, name=name, arguments=arguments)
             if any(
@@ -586,6 +593,8 @@ def _third_party(m: Machine, call: Call, root: str) -> va.Value:
     m.emit(ev.ApiCall, call.node, name=call.name, arguments=call.arguments)
     found = m.all_tensors(values)
     if root in _HARMLESS:
+        if last in _REPORTS:
+            tensors.report(m, values, call.node, "log")
         if root == "numpy" and found:
             for tensor in found:
                 tensors.host_read(m, tensor, call.node, "numpy")
@@ -739,6 +748,8 @@ def _any_method(m: Machine, obj: va.Obj, call: Call) -> va.Value:
         return m.child(obj, f"{name}()")
     tensors_in = [t for t in m.all_tensors(call.arguments) if t.passes]
     if "logger" in obj.traits or "metric" in obj.traits:
+        if "metric" not in obj.traits:
+            tensors.report(m, call.arguments, node, "log")
         for tensor in m.all_tensors(call.arguments):
             tensors.host_read(m, tensor, node, f"{name}()", cut=False)
         return va.UNKNOWN

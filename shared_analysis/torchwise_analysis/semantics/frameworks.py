@@ -12,7 +12,7 @@ from torchwise_analysis.interp.abstract import calls
 from torchwise_analysis.interp.abstract import events as ev
 from torchwise_analysis.interp.abstract import values as va
 from torchwise_analysis.interp.abstract.machine import NOT_RECORDING, Hook, Machine, first_known
-from torchwise_analysis.semantics import distributed, modules
+from torchwise_analysis.semantics import distributed, modules, tensors
 from torchwise_analysis.semantics.registry import Call, fallback, function, method, truth_of
 from torchwise_analysis.source import nodes as nd
 
@@ -372,7 +372,13 @@ def unwrap_model(m: Machine, owner: va.Obj, call: Call) -> va.Value | None:
 )
 @method(va.Kind.FABRIC, "all_gather", "all_reduce", "barrier", "broadcast", "save")
 def owned_collective(m: Machine, owner: va.Obj, call: Call) -> va.Value | None:
-    m.emit(ev.Collective, call.node, name=f"{owner.type_name}.{call.name}", group=None)
+    m.emit(
+        ev.Collective,
+        call.node,
+        name=f"{owner.type_name}.{call.name}",
+        group=None,
+        sources=frozenset(s for t in m.all_tensors(call.arguments) for s in t.sources),
+    )
     value = call.first()
     if call.name in ("save", "save_state"):
         m.emit(
@@ -384,12 +390,16 @@ def owned_collective(m: Machine, owner: va.Obj, call: Call) -> va.Value | None:
             path_value=value,
             arguments=call.arguments,
         )
+    if call.name == "gather" and value is not None and m.tensors(value):
+        return m.map_tensors(value, lambda t: replace(t, taint=t.taint | {"gathered"}))
     return value if value is not None else va.NONE
 
 
 @method(va.Kind.FABRIC, "launch", "seed_everything", "log", "log_dict", "print", "call")
 def fabric_other(m: Machine, owner: va.Obj, call: Call) -> va.Value | None:
     target = first_known(call.get("function", 0) or va.UNKNOWN)
+    if call.name in ("log", "log_dict", "print"):
+        tensors.report(m, call.arguments, call.node, "print" if call.name == "print" else "log")
     if call.name == "launch" and isinstance(target, va.Function):
         rest = va.Arguments((owner, *call.arguments.positional[1:]), call.arguments.keywords)
         return calls.call_function(m, target, rest, call.node)
@@ -400,6 +410,8 @@ def fabric_other(m: Machine, owner: va.Obj, call: Call) -> va.Value | None:
 def owner_other(m: Machine, owner: va.Obj, call: Call) -> va.Value | None:
     if call.name == "to_device" and call.arguments.positional:
         return call.arguments.positional[0]
+    if call.name in ("log", "print"):
+        tensors.report(m, call.arguments, call.node, call.name)
     return va.unknown(f"{owner.name}.{call.name}()")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from torchwise_analysis.interp.abstract import events as ev
 from torchwise_analysis.interp.abstract import values as va
@@ -233,6 +233,43 @@ def host_read(m: Machine, value: va.Tensor, node: nd.Node, how: str, cut: bool =
         m.emit(ev.GraphCut, node, how=how, value=value)
 
 
+SHARD = "shard:"  # and the id of a loader that gives each rank a part: what a number computed from it is
+
+
+def shards(m: Machine, value: va.Tensor) -> frozenset[str]:
+    """The taint of numbers read from this tensor, where it comes from a part of the data only."""
+    if True in m.recording():
+        return frozenset()
+    return frozenset(f"{SHARD}{one}" for one in value.sources if _is_sharded(m, one))
+
+
+def _is_sharded(m: Machine, loader: int) -> bool:
+    obj, owner = m.objects.get(loader), m.prepared.get(loader)
+    if obj is None or obj.kind is not va.Kind.LOADER:
+        return False
+    if owner is not None:
+        return owner.kind in (va.Kind.ACCELERATOR, va.Kind.FABRIC)
+    sampler = first_known(obj.arguments.get("sampler", 3))
+    return isinstance(sampler, va.Obj) and sampler.type_name.endswith("DistributedSampler")
+
+
+def report(m: Machine, values: Iterable[va.Value], node: nd.Node, how: str) -> None:
+    """Values are shown, logged or tested."""
+    taint: set[str] = set()
+    todo = [(value, 0) for value in values]
+    while todo:
+        value, depth = todo.pop()
+        for member in va.alternatives(value):
+            taint |= m.taint(member)
+            if isinstance(member, va.Tensor):
+                taint |= shards(m, member)
+            elif isinstance(member, va.Obj) and depth < 2:
+                todo += [(inner, depth + 1) for inner in (*m.items(member), *m.entries(member).values())]
+    loaders = frozenset(int(one.removeprefix(SHARD)) for one in taint if one.startswith(SHARD))
+    if loaders:
+        m.emit(ev.Reported, node, how=how, loaders=loaders, ranked="rank" in taint)
+
+
 def cut(m: Machine, value: va.Tensor, node: nd.Node, how: str, **changes: object) -> va.Tensor:
     """The value without its graph, remembering where it lost it."""
     if value.passes:
@@ -333,9 +370,10 @@ def call_method(m: Machine, value: va.Tensor, call: Call) -> va.Value:
         return backward(m, value, call)
     if name in _TO_HOST and name != "numpy":
         host_read(m, value, node, name)
-        return va.unknown(None, taint=value.taint)
+        return va.unknown(None, taint=value.taint | shards(m, value))
     if name in ("cpu", "numpy"):
         m.emit(ev.HostSync, node, how=name, value=value)
+        value = replace(value, taint=value.taint | shards(m, value))
         return cut(m, value, node, "numpy", device="cpu") if name == "numpy" else replace(value, device="cpu")
     if name in _DETACHING:
         out = cut(m, value, node, "detach")

@@ -45,7 +45,8 @@ class Guard:
     unknown that the caller chooses), "none" (something is None), "handler" (an except clause), "value".
     taken: the test was true here. Early `return`, `continue` and `raise` leave a guard behind them too.
     parts: a rank test that comes out differently on the ranks, unlike one of their number.
-    group: the same for the operands of one condition.
+    group: the same for the operands of one condition. test: how a counter is tested: "counted" when a witness
+    of its window decided it, else the comparison as written.
     """
 
     place: Place
@@ -54,6 +55,7 @@ class Guard:
     symbol: str | None = None
     parts: bool = False
     group: int = 0
+    test: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,11 +357,13 @@ class Checkpointed(Event):
 class Reported(Event):
     """A number that rests on the batches of these loaders alone is shown or decides something.
 
-    how: "print", "log" or "if". loaders: those that give each rank its own part of the data.
+    how: "print", "log" or "if". loaders: those that give each rank its own part of the data. ranked: the
+    rank is shown with it, or it was computed with their number.
     """
 
     how: str
     loaders: frozenset[int]
+    ranked: bool = False
 
 
 # --------------------------------------------------------------------------- modes and weights
@@ -546,10 +550,14 @@ class Prepared(Event):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Collective(Event):
-    """Every rank must reach this. name: qualified name or "ddp forward"; group: given one."""
+    """Every rank must reach this. name: qualified name or "ddp forward"; group: given one.
+
+    sources: loaders that what it is given comes from.
+    """
 
     name: str
     group: Value | None
+    sources: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

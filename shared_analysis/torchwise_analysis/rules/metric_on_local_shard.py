@@ -1,0 +1,328 @@
+"""metric-on-local-shard: what one rank has seen is reported as the result of all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchwise_analysis.findings import Confidence, Evidence, Fix, Safety, Severity
+from torchwise_analysis.fixes import SourceFile
+from torchwise_analysis.interp.abstract.events import Collective, HostSync, Reported, Saved
+from torchwise_analysis.interp.abstract.trace import Trace
+from torchwise_analysis.interp.abstract.values import Obj
+from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
+from torchwise_analysis.rules._reading import called, distinct, step
+
+WRONG = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, DistributedSampler
+
+
+def evaluate(model, data, rank):
+    loader = DataLoader(data, 64, sampler=DistributedSampler(data, shuffle=False))
+    model.eval()
+    right, seen = 0, 0
+    with torch.no_grad():
+        for x, y in loader:
+            right += (model(x.cuda()).argmax(1) == y.cuda()).sum().item()
+            seen += len(y)
+    if rank == 0:
+        print("accuracy", right / seen)
+        ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ metric-on-local-shard warning certain
+"""
+
+RIGHT = """
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.data import DataLoader, DistributedSampler
+
+
+def evaluate(model, data, rank):
+    loader = DataLoader(data, 64, sampler=DistributedSampler(data, shuffle=False))
+    model.eval()
+    counts = torch.zeros(2, device="cuda")
+    with torch.no_grad():
+        for x, y in loader:
+            counts[0] += (model(x.cuda()).argmax(1) == y.cuda()).sum()
+            counts[1] += len(y)
+    dist.all_reduce(counts)
+    if rank == 0:
+        print("accuracy", (counts[0] / counts[1]).item())
+"""
+
+RULE = Rule(
+    code="TW608",
+    name="metric-on-local-shard",
+    category=Category.DISTRIBUTED,
+    severity=Severity.WARNING,
+    claim="A metric of the samples that one rank got is shown, logged or used as if it were that of all.",
+    cost=(
+        "With n ranks it rests on one n-th of the evaluation set: it is noisier by the root of n, it "
+        "changes with the number of cards, and a checkpoint chosen by it is chosen by a part of the data. "
+        "Ranks may also choose differently, and then wait for each other."
+    ),
+    wrong=Example("Rank 0 prints its own part", WRONG),
+    right=Example("Counts of all ranks are added first", RIGHT),
+    silent=(
+        "anything in the file reduces or gathers over the ranks: `all_reduce`, `gather_for_metrics`",
+        "metrics of torchmetrics, which synchronise by themselves",
+        "the rank is shown with the number, or the number is computed with the number of ranks",
+        "losses and accuracies of the training batches, which are shown to follow a run",
+        "evaluations in which every rank sees all of the data",
+    ),
+    grading=(
+        "Certain: the loader shards, the number is computed from its batches alone, and nothing reduces. A "
+        "warning; an error when the number decides which checkpoint is kept. Likely for `gather`, which "
+        "counts the samples twice that fill up the last batch."
+    ),
+    fix="Advice: add up counts, not means, over the ranks before the division, or gather the predictions.",
+    references=(
+        Reference(
+            "torch.utils.data.distributed.DistributedSampler",
+            "https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler",
+        ),
+        Reference(
+            "Accelerate: gather_for_metrics",
+            "https://huggingface.co/docs/accelerate/package_reference/accelerator",
+        ),
+    ),
+    examples=(
+        Example(
+            "The best checkpoint of a part",
+            """
+import torch
+from accelerate import Accelerator
+from torch import nn
+from torch.utils.data import DataLoader
+
+
+def main(data, held_out):
+    accelerator = Accelerator()
+    model = nn.Linear(12, 4)
+    optimizer = torch.optim.AdamW(model.parameters())
+    train, val = DataLoader(data, 16, shuffle=True), DataLoader(held_out, 16)
+    model, optimizer, train, val = accelerator.prepare(model, optimizer, train, val)
+    best = 0.0
+    for epoch in range(10):
+        model.train()
+        for x, y in train:
+            optimizer.zero_grad()
+            accelerator.backward(nn.functional.cross_entropy(model(x), y))
+            optimizer.step()
+        model.eval()
+        hits = 0
+        with torch.no_grad():
+            for x, y in val:
+                hits += (model(x).argmax(1) == y).sum().item()
+        if hits > best:
+           ^^^^^^^^^^^ metric-on-local-shard error certain
+            best = hits
+            torch.save(accelerator.unwrap_model(model).state_dict(), "best.pt")
+""",
+        ),
+        Example(
+            "A loss in the log of a run",
+            """
+import torch
+import wandb
+from lightning.fabric import Fabric
+from torch import nn
+from torch.utils.data import DataLoader
+
+fabric = Fabric(devices=4)
+fabric.launch()
+
+
+def validate(model, held_out):
+    loader = fabric.setup_dataloaders(DataLoader(held_out, 16))
+    model.eval()
+    total = 0.0
+    with torch.no_grad():
+        for x, y in loader:
+            total += nn.functional.cross_entropy(model(x), y).item()
+    wandb.log({"val/loss": total / len(loader)})
+    ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ metric-on-local-shard warning certain
+""",
+        ),
+        Example(
+            "Gathered with the samples that fill up",
+            """
+import torch
+from accelerate import Accelerator
+from torch import nn
+from torch.utils.data import DataLoader
+
+accelerator = Accelerator()
+
+
+def evaluate(model, held_out):
+    model, loader = accelerator.prepare(model, DataLoader(held_out, 16))
+    model.eval()
+    hits = 0
+    with torch.no_grad():
+        for x, y in loader:
+            guessed = accelerator.gather(model(x).argmax(1))
+                      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ metric-on-local-shard warning likely
+            hits += (guessed == accelerator.gather(y)).sum().item()
+    accelerator.print(hits / len(held_out))
+""",
+        ),
+        Example(
+            "Gathered for metrics",
+            """
+import torch
+from accelerate import Accelerator
+from torch import nn
+from torch.utils.data import DataLoader
+
+accelerator = Accelerator()
+
+
+def evaluate(model, held_out):
+    model, loader = accelerator.prepare(model, DataLoader(held_out, 16))
+    model.eval()
+    hits = 0
+    with torch.no_grad():
+        for x, y in loader:
+            guessed, wanted = accelerator.gather_for_metrics((model(x).argmax(1), y))
+            hits += (guessed == wanted).sum().item()
+    accelerator.print(hits / len(held_out))
+""",
+        ),
+        Example(
+            "All data on every rank",
+            """
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader
+
+
+def evaluate(model, data):
+    loader = DataLoader(data, 64)
+    model.eval()
+    hits = 0
+    with torch.no_grad():
+        for x, y in loader:
+            hits += (model(x.cuda()).argmax(1) == y.cuda()).sum().item()
+    if dist.get_rank() == 0:
+        print(hits / len(data))
+""",
+        ),
+        Example(
+            "The rank is said, and training is only followed",
+            """
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.data import DataLoader, DistributedSampler
+
+
+def train(model, optimizer, data):
+    sampler = DistributedSampler(data)
+    loader = DataLoader(data, 64, sampler=sampler)
+    for epoch in range(10):
+        sampler.set_epoch(epoch)
+        for i, (x, y) in enumerate(loader):
+            scores = model(x)
+            loss = nn.functional.cross_entropy(scores, y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            with torch.no_grad():
+                share = (scores.argmax(1) == y).float().mean().item()
+            if i % 100 == 0:
+                print(f"rank {dist.get_rank()}: {loss.item():.3f} {share:.2f}")
+                print(share)
+""",
+        ),
+    ),
+)
+
+# Over the ranks; what else is in the file is taken to do it for the number.
+_REDUCING = ("reduce", "gather", "gather_for_metrics", "gather_object", "reduce_scatter")
+
+
+def detect(trace: Trace) -> Iterator[Hit]:
+    yield from _gathered(trace)
+    if any(
+        event.name.rpartition(".")[2].removeprefix("all_").startswith(_REDUCING)
+        for event in trace.of(Collective)
+    ):
+        return
+    chosen = {guard.place: saved for saved in trace.of(Saved) for guard in saved.scene.guards}
+    spoken: set[int] = set()
+    reports = [event for event in trace.of(Reported) if not event.ranked]
+    # what decides comes first: a number is often printed too
+    for event in sorted(reports, key=lambda event: (event.place not in chosen, event.order)):
+        saved = chosen.get(event.place)
+        if event.how == "if" and saved is None:
+            continue
+        for oid in sorted(event.loaders - spoken):
+            loader = trace.objects.get(oid)
+            if loader is not None and not trace.is_training_source(oid):
+                spoken.add(oid)
+                yield _hit(trace, event, loader, saved)
+
+
+def _hit(trace: Trace, event: Reported, loader: Obj, saved: Saved | None) -> Hit:
+    read = next((r for r in trace.of(HostSync) if r.value is not None and loader.id in r.value.sources), None)
+    what = "decides which checkpoint is kept" if saved is not None else "is reported"
+    return Hit(
+        event.place,
+        Severity.WARNING if saved is None else Severity.ERROR,
+        Confidence.CERTAIN,
+        f"this number rests on the part of {called(loader, 'the data')} that this rank got, and {what} as "
+        "that of all. Reduce it over the ranks first.",
+        distinct(
+            (
+                *step(loader.place, "each rank gets a part of this loader"),
+                *(step(read.place, "read from its batches") if read is not None else ()),
+                Evidence(event.place, f"and it {what}, with nothing that reduces"),
+                *(step(saved.place, "this is kept") if saved is not None else ()),
+            )
+        ),
+        frozenset({("shard", loader.id)}),
+    )
+
+
+def _gathered(trace: Trace) -> Iterator[Hit]:
+    """Accelerate's `gather` brings back the samples that filled up the last batch too."""
+    spoken: set[int] = set()
+    if trace.api("a slice of what was gathered"):
+        return
+    for event in trace.of(Collective):
+        if event.name != "accelerate.Accelerator.gather" or not event.loops:
+            continue
+        read = next(
+            (r for r in trace.of(HostSync) if r.order > event.order and _is_gathered(r, event.sources)), None
+        )
+        for oid in sorted(event.sources - spoken):
+            loader = trace.objects.get(oid)
+            if loader is None or read is None or trace.is_training_source(oid):
+                continue
+            spoken.add(oid)
+            yield Hit(
+                event.place,
+                Severity.WARNING,
+                Confidence.LIKELY,
+                f"`gather` also brings the samples with which Accelerate fills up the last batch of "
+                f"{called(loader, 'this loader')}: they count twice. Use `gather_for_metrics`. Not certain: "
+                "whether the batches come out even is not known.",
+                distinct(
+                    (
+                        *step(loader.place, "each rank gets a part of this loader, filled up to be even"),
+                        Evidence(event.place, "gathered with what fills up"),
+                        Evidence(read.place, "and counted"),
+                    )
+                ),
+                frozenset({("shard", oid)}),
+            )
+
+
+def _is_gathered(read: HostSync, sources: frozenset[int]) -> bool:
+    return read.value is not None and "gathered" in read.value.taint and bool(read.value.sources & sources)
+
+
+def fixes(hit: Hit, file: SourceFile) -> Iterator[Fix]:  # noqa: ARG001 - advice needs no text
+    yield Fix("Add up counts over the ranks before the division", Safety.ADVICE, ())
