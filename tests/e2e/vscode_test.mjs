@@ -307,9 +307,12 @@ try {
     expect(before.length === 1, `${before.length} servers run`);
     process.kill(before[0], 'SIGKILL');
     await until(() => servers().some((pid) => !before.includes(pid)), 30_000);
-    await line(/history\.append\(loss\)/).click();
+    await page.waitForSelector(SQUIGGLE('.editor-instance'));
+    await page.locator('.codelens-decoration', { hasText: LENS }).waitFor();
+    await token(/history\.append\(loss\)/, 'loss').click();
     await page.keyboard.press('End');
     await page.keyboard.type('  # kept');
+    await line(/history\.append\(loss\)\s\s#\skept/).waitFor();
     await page.waitForSelector(SQUIGGLE('.editor-instance'));
     await page.locator('.codelens-decoration', { hasText: LENS }).waitFor();
   });
@@ -318,10 +321,11 @@ try {
     await palette('torchwise: Restart Server');
     await until(() => servers().length === 1 && !before.includes(servers()[0]), 30_000);
     await page.locator('.statusbar-item a', { hasText: /1\.72\sGiB/ }).waitFor();
+    expect((await page.locator('.notification-toast').count()) === 0, 'a box popped up');
     await page.waitForSelector(SQUIGGLE('.editor-instance'));
   });
   await step('fix all, then undone', async () => {
-    await line(/history\.append\(loss\)/).click();
+    await token(/history\.append\(loss\)/, 'loss').click();
     await palette('Fix All');
     await line(/history\.append\(loss\.detach\(\)\)/).waitFor();
     await page.waitForSelector(SQUIGGLE('.editor-instance'), { state: 'detached' });

@@ -15,21 +15,10 @@ local function until_(what, ms)
   assert(vim.wait(ms or 30000, what, 20), 'not in time')
 end
 
--- the configuration of docs/editors.md
-vim.lsp.config('torchwise', {
-  cmd = command,
-  filetypes = { 'python' },
-  root_markers = { 'pyproject.toml', '.git' },
-  settings = { torchwise = { gpus = { 'rtx-4090' } } },
-  init_options = { clientShowsReports = true },
-})
-vim.lsp.commands['torchwise.showMemoryReport'] = function(lens, context)
-  local client = assert(vim.lsp.get_client_by_id(context.client_id))
-  client:request('workspace/executeCommand', lens, function(_, report)
-    vim.lsp.util.open_floating_preview(vim.split(report or '', '\n'), 'markdown', { border = 'single' })
-  end, context.bufnr)
-end
-vim.lsp.enable('torchwise')
+-- as docs/editors.md says
+vim.opt.runtimepath:prepend(vim.fs.joinpath(vim.fs.dirname(arg[0]), '../../editors/neovim'))
+local torchwise = require('torchwise')
+torchwise.setup({ cmd = command, settings = { gpus = { 'rtx-4090' } } })
 
 vim.cmd.filetype('on')
 vim.cmd.edit(file)
@@ -70,18 +59,74 @@ step('hover on the loop', function()
   assert(answer and answer.result and answer.result.contents.value:find('Peak %d'), vim.inspect(answer))
 end)
 
-step('memory report in a float', function()
+local function float()
+  for _, window in ipairs(vim.api.nvim_list_wins()) do
+    if vim.api.nvim_win_get_config(window).relative ~= '' then return window end
+  end
+end
+
+local function text_of(window)
+  return vim.api.nvim_buf_get_lines(vim.api.nvim_win_get_buf(window), 0, -1, false)
+end
+
+step('code lens opens the memory in a float', function()
   vim.api.nvim_win_set_cursor(0, { loop + 1, 0 })
   vim.lsp.codelens.run()
-  until_(function()
-    for _, window in ipairs(vim.api.nvim_list_wins()) do
-      local text = vim.api.nvim_buf_get_lines(vim.api.nvim_win_get_buf(window), 0, 1, false)[1]
-      if text and text:find('^# Memory of ') then
-        vim.api.nvim_win_close(window, true)
-        return true
-      end
+  until_(float)
+  local lines = text_of(float())
+  assert(lines[1] == '# Training loop, line 19', lines[1])
+  assert(lines[2]:find('^1%.72 GiB at the peak, per GPU %(1%.70–1%.75 GiB · in the backward pass'), lines[2])
+  local all = table.concat(lines, '\n')
+  for _, wanted in ipairs({ 'RTX 4090  fits', '█', 'forward', 'optimizer states × 12', '%[a: line 15 to 2048%]' }) do
+    assert(all:find(wanted), wanted .. ' is not in\n' .. all)
+  end
+  print(all)
+end)
+
+step('a line of the float leads to the source', function()
+  local window = float()
+  for number, line in ipairs(text_of(window)) do
+    if line:find('line 23$') then
+      vim.api.nvim_win_set_cursor(window, { number, 0 })
+      break
     end
+  end
+  vim.api.nvim_feedkeys(vim.keycode('<CR>'), 'x', false)
+  assert(not float() and vim.api.nvim_get_current_buf() == buf)
+  assert(vim.api.nvim_win_get_cursor(0)[1] == 23)
+end)
+
+step('a remedy is applied from the float, and undone', function()
+  vim.cmd.Torchwise('memory')
+  until_(float)
+  for number, line in ipairs(text_of(float())) do
+    if line:find('%[a: ') then vim.api.nvim_win_set_cursor(float(), { number, 0 }) end
+  end
+  vim.api.nvim_feedkeys('a', 'x', false)
+  until_(function() return vim.api.nvim_buf_get_lines(buf, 14, 15, false)[1]:find('batch_size=2048') end)
+  vim.cmd.undo()
+  assert(vim.api.nvim_buf_get_lines(buf, 14, 15, false)[1]:find('batch_size=4096'))
+end)
+
+step('commands show what the server knows', function()
+  vim.api.nvim_win_set_cursor(0, { target + 1, 20 })
+  for name, wanted in pairs({
+    evidence = '^# retained%-graph at ', findings = '^# Findings in train.py', analysis = '^# Analysis of train.py',
+  }) do
+    vim.cmd.Torchwise(name)
+    until_(function() return float() and text_of(float())[1]:find(wanted) end)
+    vim.api.nvim_win_close(float(), true)
+  end
+  vim.cmd('Torchwise rule retained-graph')
+  until_(function() return float() and text_of(float())[1]:find('^# retained%-graph') end)
+  vim.api.nvim_win_close(float(), true)
+  vim.cmd('Torchwise gpus t4')
+  until_(function()
+    vim.lsp.codelens.refresh({ bufnr = buf })
+    local lens = vim.lsp.codelens.get(buf)[1]
+    return lens and lens.command and lens.command.title:find('fits Tesla T4')
   end)
+  assert(vim.fn.getcompletion('Torchwise a', 'cmdline')[1] == 'analysis')
 end)
 
 step('quick fix', function()

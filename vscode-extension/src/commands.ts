@@ -34,6 +34,14 @@ export function middleware(
       }
       return report;
     },
+    workspace: {
+      // between two servers nobody needs to be told: the next one reads everything
+      didChangeWatchedFile: async (event, next) => {
+        if (current()?.isRunning()) {
+          await next(event);
+        }
+      },
+    },
     executeCommand: async (command, args, next) => {
       if (command === 'torchwise.chooseGpus' && args.length === 0) {
         await chooseGpus(ask);

@@ -22,6 +22,13 @@ export async function deactivate(): Promise<void> {
   await client?.dispose();
 }
 
+/** Failures go to the log, and to the status item where they last: a box for each helps nobody. */
+class Client extends LanguageClient {
+  override error(message: string, data?: unknown, showNotification?: boolean | 'force'): void {
+    super.error(message, data, showNotification === 'force' ? 'force' : false);
+  }
+}
+
 class Server implements vscode.Disposable {
   private readonly output = vscode.window.createOutputChannel('torchwise', { log: true });
   private readonly reports = new Reports(asking(() => client));
@@ -72,7 +79,7 @@ class Server implements vscode.Disposable {
       return;
     }
     this.output.info(`starting ${interpreter.python} (${interpreter.source})`);
-    const made = new LanguageClient('torchwise', 'torchwise', command(interpreter.python, this.launcher), this.options());
+    const made = new Client('torchwise', 'torchwise', command(interpreter.python, this.launcher), this.options());
     client = made;
     made.onDidChangeState(({ newState }) => {
       if (newState === State.Running) {
