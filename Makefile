@@ -6,7 +6,7 @@ TORCH_VENV := .venv-torch
 CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/torchwise-editors
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format types check test-torch pages bench bundle vsix e2e accuracy field-report docs build clean
+.PHONY: help setup demo test lint format types check test-torch test-packages pages bench bundle vsix e2e accuracy field-report docs build clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ $(TORCH_VENV)/.installed: pyproject.toml
 
 test-torch: $(TORCH_VENV)/.installed  ## compare with a real PyTorch (CPU), in an environment of its own
 	$(TORCH_VENV)/bin/python -m pytest -m torch
+
+test-packages: setup  ## the wheel in fresh environments, pre-commit, rules from outside (needs a package index)
+	TORCHWISE_TEST_PACKAGES=1 $(PYTHON) -m pytest tests/packages
 
 pages: setup  ## write docs/rules from the rule files
 	$(PYTHON) -m torchwise_analysis.rules.pages
