@@ -27,4 +27,6 @@ make --no-print-directory vsix  # with the server inside: what is tested is what
 export VSIX=$root/vscode-extension/torchwise.vsix
 
 "$PYTHON" -m pytest -q -m editor tests/editors
-PATH=$(sed -n 's/^NODE_BIN=//p' <<<"$installed"):$PATH node tests/e2e/vscode_test.mjs
+node_bin=$(sed -n "s/^NODE_BIN=//p" <<<"$installed")
+PATH=$node_bin:$PATH node tests/e2e/vscode_test.mjs
+PATH=$node_bin:$PATH node tests/e2e/trust_test.mjs

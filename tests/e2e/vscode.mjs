@@ -69,19 +69,33 @@ function run(command, args, env) {
 
 /**
  * code: path of code-server; vsix: the package to install; settings: of the user; workspace: folder that is
- * copied; keep: leave the profile behind.
+ * copied; files: more files in it, by name; restricted: the workspace is not trusted; extensions: more
+ * extensions, as a map from folder name to files; keep: leave the profile behind.
  */
-export async function start({ code, vsix, settings, workspace, keep = false }) {
+export async function start({
+  code, vsix, settings, workspace, files = {}, restricted = false, extensions = {}, keep = false,
+}) {
+  const quiet = restricted
+    ? { ...QUIET, 'security.workspace.trust.enabled': true, 'security.workspace.trust.startupPrompt': 'never' }
+    : QUIET;
   const root = fs.mkdtempSync(path.join(os.tmpdir(), 'torchwise-e2e-'));
   const at = (...parts) => path.join(root, ...parts);
   for (const folder of ['user/User', 'user/Machine', 'ext', 'home', 'chrome']) {
     fs.mkdirSync(at(folder), { recursive: true });
   }
   // settings of machine scope count only in Machine/
-  fs.writeFileSync(at('user/User/settings.json'), JSON.stringify({ ...QUIET, ...settings }, null, 2));
+  fs.writeFileSync(at('user/User/settings.json'), JSON.stringify({ ...quiet, ...settings }, null, 2));
   fs.writeFileSync(at('user/Machine/settings.json'), JSON.stringify(settings, null, 2));
   const folder = at('project');
   fs.cpSync(workspace, folder, { recursive: true });
+  const write = (base, name, text) => {
+    fs.mkdirSync(path.dirname(path.join(base, name)), { recursive: true });
+    fs.writeFileSync(path.join(base, name), text, { mode: text.startsWith('#!') ? 0o755 : 0o644 });
+  };
+  Object.entries(files).forEach(([name, text]) => write(folder, name, text));
+  for (const [extension, contents] of Object.entries(extensions)) {
+    Object.entries(contents).forEach(([name, text]) => write(at('ext', extension), name, text));
+  }
 
   const env = { ...process.env, HOME: at('home') };
   const dirs = ['--user-data-dir', at('user'), '--extensions-dir', at('ext'), '--config', at('config.yaml')];
@@ -92,7 +106,7 @@ export async function start({ code, vsix, settings, workspace, keep = false }) {
   const server = spawn(
     code,
     [...dirs, '--auth', 'none', '--bind-addr', `127.0.0.1:${port}`, '--disable-telemetry',
-      '--disable-update-check', '--disable-workspace-trust', folder],
+      '--disable-update-check', ...(restricted ? [] : ['--disable-workspace-trust']), folder],
     { env, stdio: ['ignore', log, log], detached: true },
   );
   const deadline = Date.now() + 60_000;
@@ -121,7 +135,8 @@ export async function start({ code, vsix, settings, workspace, keep = false }) {
       await page.goto(`http://127.0.0.1:${port}/?${query}`);
       await page.waitForSelector('.monaco-workbench .part.editor', { timeout: 60_000 });
     },
-    settings: { ...QUIET, ...settings },
+    settings: { ...quiet, ...settings },
+    folder,
     read(name) {
       const file = path.join(folder, name);
       return fs.existsSync(file) ? fs.readFileSync(file, 'utf8') : '';

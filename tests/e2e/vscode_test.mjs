@@ -367,7 +367,7 @@ try {
   });
   await step('notebook cell: squiggle and lens', async () => {
     await code.open('book.ipynb');
-    await page.waitForSelector(SQUIGGLE('.notebookOverlay'));
+    await page.waitForSelector(SQUIGGLE('.notebookOverlay'), { timeout: 60_000 }); // the window starts anew
     await page.locator('.notebookOverlay .codelens-decoration', { hasText: LENS }).waitFor();
     await shot('8-notebook.png');
   });
