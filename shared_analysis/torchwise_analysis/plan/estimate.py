@@ -6,8 +6,10 @@ mostly within 10 %); what could not be read widens it by being run with each of 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import islice
 
 from torchwise_analysis.interp.concrete.loops import Measured
 from torchwise_analysis.names.project import Project
@@ -15,7 +17,8 @@ from torchwise_analysis.plan.explain import explained, not_reached, shortened
 from torchwise_analysis.plan.remedies import remedies_of
 from torchwise_analysis.plan.request import EstimateReport, EstimateRequest
 from torchwise_analysis.plan.run import Change, Facts, run_script
-from torchwise_analysis.plan.stated import read_statements
+from torchwise_analysis.plan.starts import MAX_LAUNCHES, Start, elsewhere, launched, shown
+from torchwise_analysis.plan.stated import Stated, read_statements
 from torchwise_analysis.plan.timeline import timeline
 from torchwise_analysis.plan.words import alive_groups, breakdown
 from torchwise_analysis.source.nodes import Module
@@ -34,6 +37,9 @@ MAX_ALTERNATIVES = 8
 # Of the script's run and of those with something changed; a single one may take as many as it has fuel for.
 MAX_STEPS = 4_000_000
 
+# What a plan must say before other starts are looked at.
+_CENTRAL = ("model", "micro_batch", "precision", "optimizer")
+
 Stop = Callable[[], bool]
 
 
@@ -49,56 +55,137 @@ def estimate_module(
 
 
 def _estimate(module: Module, project: Project, request: EstimateRequest, stop: Stop) -> EstimateReport:
-    cards, unknown = _cards(request.gpus)
-    sm = next((card.sm for card in cards if card.sm), None)
-
     text = request.text if request.text is not None else project.text(module.path) or ""
-    stated = read_statements(module.path, text)
-
-    steps = 0
-
-    def run(choices: dict[str, object], change: Change) -> Facts:
-        nonlocal steps
-        facts = run_script(module, project, sm or DEFAULT_SM, choices, change, stop, stated)
-        steps += facts.steps
-        return facts
-
-    def has_enough() -> bool:
-        """Whether the caller, or all runs together, have come to their end."""
-        return stop() or steps > MAX_STEPS
-
-    facts = run({}, Change())
+    question = _Question(module, project, request, stop, read_statements(module.path, text))
+    plain = Start(module)
+    facts = question.run(plain, {}, Change())
     if facts.cancelled:
         return EstimateReport()
-    notes = [f"the card {name} is not known" for name in unknown]
-    if sm is None:
-        notes.append("a card of compute capability 8.0")
-    chosen = _chosen(facts)
-    if not chosen:
-        more = run_script(module, project, sm or DEFAULT_SM, {}, Change(), stop, stated, recovers=True)
-        unanswered = replace(_unanswered(facts, module, project), plan=_joined(facts, more, project))
-        return EstimateReport(unanswered=(unanswered,))
-    others = _alternatives(facts, run, has_enough) if request.with_alternatives else []
-    if steps > MAX_STEPS and any(len(choice.options) > 1 for choice in facts.choices.values()):
-        notes.append("what was assumed was not tried otherwise: the script takes too many steps")
-    facts.assumptions = tuple(shortened(one, project) for one in facts.assumptions)
-    estimates: list[Estimate] = []
-    for measured in chosen:
-        estimate = _answer(measured, facts, others, cards, notes)
-        if request.with_remedies and measured.kind is Kind.TRAINING and not has_enough():
-            estimate = replace(estimate, remedies=remedies_of(measured, facts, run, has_enough))
-        estimates.append(estimate)
-    stopped = facts.failure and all(m.kind is not Kind.TRAINING for m in chosen)
-    return EstimateReport(tuple(estimates), (_unanswered(facts, module, project),) if stopped else ())
+    estimates = question.answers(plain, facts)
+    if not estimates and not facts.failure and not facts.ended_at and not facts.measured:
+        plain, facts, estimates = _from_elsewhere(question, plain, facts)
+    if request.with_launches:
+        estimates += _by_launch_lines(question, plain, estimates)
+    if not estimates:
+        starts = [plain, *islice(launched(plain, project), MAX_LAUNCHES)] if request.with_launches else [plain]
+        return EstimateReport(unanswered=(question.unanswered(starts, facts),))
+    stopped = facts.failure and all(e.kind is not Kind.TRAINING for e in estimates)
+    unanswered = (_unanswered(facts, module, project),) if stopped else ()
+    return EstimateReport(tuple(estimates), unanswered)
 
 
-def _joined(facts: Facts, more: Facts, project: Project) -> dict[str, PlanField]:
-    """What the run that stopped had read, and what the run that went on adds."""
-    fields = {name: field for name, field in more.plan.items() if name not in ("accumulation",)}
-    known = {name: field for name, field in facts.plan.items() if field.source is not Source.UNKNOWN}
-    return {
-        name: replace(field, why=shortened(field.why, project)) for name, field in {**fields, **known}.items()
-    }
+class _Question:
+    """One file's question: what every run of it shares, and how many steps all runs took."""
+
+    def __init__(
+        self, module: Module, project: Project, request: EstimateRequest, stop: Stop, stated: Stated
+    ) -> None:
+        self.module = module
+        self.project = project
+        self.request = request
+        self.stop = stop
+        self.stated = stated
+        self.steps = 0
+        self.cards, unknown = _cards(request.gpus)
+        sm = next((card.sm for card in self.cards if card.sm), None)
+        self.sm = sm or DEFAULT_SM
+        self.notes = [f"the card {name} is not known" for name in unknown]
+        if sm is None:
+            self.notes.append("a card of compute capability 8.0")
+
+    def run(
+        self, start: Start, choices: dict[str, object], change: Change, recovers: bool = False
+    ) -> Facts:
+        facts = run_script(
+            start, self.project, self.sm, choices, change, self.stop, self.stated, recovers=recovers
+        )
+        self.steps += facts.steps
+        return facts
+
+    def has_enough(self) -> bool:
+        """Whether the caller, or all runs together, have come to their end."""
+        return self.stop() or self.steps > MAX_STEPS
+
+    def answers(self, start: Start, facts: Facts) -> list[Estimate]:
+        """An estimate for each loop that a run measured, with what its unread facts might change."""
+        chosen = _chosen(facts)
+        if not chosen:
+            return []
+
+        def run(choices: dict[str, object], change: Change) -> Facts:
+            return self.run(start, choices, change)
+
+        notes = list(self.notes)
+        others = _alternatives(facts, run, self.has_enough) if self.request.with_alternatives else []
+        if self.steps > MAX_STEPS and any(len(choice.options) > 1 for choice in facts.choices.values()):
+            notes.append("what was assumed was not tried otherwise: the script takes too many steps")
+        facts.assumptions = tuple(shortened(one, self.project) for one in facts.assumptions)
+        estimates: list[Estimate] = []
+        for measured in chosen:
+            estimate = _answer(measured, facts, others, self.cards, notes)
+            wants = self.request.with_remedies and start.launch is None
+            if wants and measured.kind is Kind.TRAINING and not self.has_enough():
+                estimate = replace(estimate, remedies=remedies_of(measured, facts, run, self.has_enough))
+            launch = None if start.launch is None else shown(start.launch)
+            estimates.append(replace(estimate, launch=launch, gpus_used=start.processes))
+        return estimates
+
+    def unanswered(self, starts: list[Start], facts: Facts) -> Unanswered:
+        """Why there is no answer, with what runs that pass over what they cannot follow read of the plan."""
+        plan = _known(facts.plan)
+        for start in starts:
+            if self.has_enough() or all(name in plan for name in _CENTRAL):
+                break
+            more = self.run(start, {}, Change(), recovers=True).plan
+            more.pop("accumulation", None)  # of a loop that was not followed
+            plan = {**more, **plan}
+        plan = {name: replace(field, why=shortened(field.why, self.project)) for name, field in plan.items()}
+        return replace(_unanswered(facts, self.module, self.project), plan=plan)
+
+
+def _from_elsewhere(
+    question: _Question, plain: Start, facts: Facts
+) -> tuple[Start, Facts, list[Estimate]]:
+    """The first file or example of the project that starts this one's loop and can be followed."""
+    first: tuple[Start, Facts] | None = None
+    for start in elsewhere(question.module, question.project):
+        if question.has_enough():
+            break
+        tried = question.run(start, {}, Change())
+        if os.path.abspath(question.module.path) not in map(os.path.abspath, tried.read_files):
+            continue
+        where = os.path.relpath(start.module.path, question.project.roots[-1])
+        tried.assumptions = (f"the file is used as {where} uses it", *tried.assumptions)
+        estimates = question.answers(start, tried)
+        if any(estimate.kind is Kind.TRAINING for estimate in estimates):
+            return start, tried, estimates
+        first = first or (start, tried)
+    return (*first, []) if first is not None and first[1].failure else (plain, facts, [])
+
+
+def _by_launch_lines(question: _Question, plain: Start, known: list[Estimate]) -> list[Estimate]:
+    """Estimates for the project's launch lines, as far as they differ from those before."""
+    seen = {_figures(estimate) for estimate in known}
+    found: list[Estimate] = []
+    count = 0
+    for start in launched(plain, question.project):
+        if count >= MAX_LAUNCHES or question.has_enough():
+            break
+        facts = question.run(start, {}, Change())
+        estimates = [e for e in question.answers(start, facts) if e.kind is Kind.TRAINING]
+        fresh = [estimate for estimate in estimates if _figures(estimate) not in seen]
+        seen.update(_figures(estimate) for estimate in fresh)
+        found += fresh
+        count += bool(fresh)
+    return found
+
+
+def _figures(estimate: Estimate) -> tuple[object, ...]:
+    return (estimate.origin, estimate.peak.allocated, estimate.parameters)
+
+
+def _known(plan: dict[str, PlanField]) -> dict[str, PlanField]:
+    return {name: field for name, field in plan.items() if field.source is not Source.UNKNOWN}
 
 
 def _cards(names: tuple[str, ...]) -> tuple[list[Gpu], list[str]]:

@@ -17,8 +17,8 @@ from torchwise_analysis.interp.concrete.loops import Measured
 from torchwise_analysis.interp.concrete.statements import ASKS_FOR_VERSION
 from torchwise_analysis.names.project import Project
 from torchwise_analysis.plan import fields
+from torchwise_analysis.plan.starts import Start
 from torchwise_analysis.plan.stated import Stated, read_statements
-from torchwise_analysis.source.nodes import Module
 from torchwise_memory.allocator import Allocator
 from torchwise_memory.report import Kind, Origin, PlanField
 from torchwise_memory.runtime.errors import RuntimeStop
@@ -29,6 +29,8 @@ _HOST_RECURSION = 12_000
 _STACK_BYTES = 128 << 20
 # A plan is read early in a script; what loops on without being understood says nothing more.
 RECOVERY_FUEL = 300_000
+# Two windows of three micro-steps of a checkpointed model with 48 layers.
+OPERATOR_FUEL = 120_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,7 @@ class Facts:
 
 
 def run_script(
-    module: Module,
+    start: Start,
     project: Project,
     sm: int,
     choices: dict[str, object],
@@ -91,7 +93,7 @@ def run_script(
 
     def work() -> None:
         try:
-            _run(facts, module, project, sm, choices, change, stop, stated, recovers)
+            _run(facts, start, project, sm, choices, change, stop, stated, recovers)
         except RecursionError:
             facts.failure = "the script nests deeper than is followed"
         except Exception as error:
@@ -131,7 +133,7 @@ def _deep_stack() -> Generator[None, None, None]:
 
 def _run(
     facts: Facts,
-    module: Module,
+    start: Start,
     project: Project,
     sm: int,
     choices: dict[str, object],
@@ -140,15 +142,20 @@ def _run(
     stated: Stated | None,
     recovers: bool,
 ) -> None:
-    world = World(Allocator(), sm)
+    world = World(Allocator(), sm, fuel=OPERATOR_FUEL)
     fuel = RECOVERY_FUEL if recovers else STATEMENT_FUEL
     it = Interpreter(project, world, choices, stop, fuel)
     it.recovers = recovers
+    it.launch = start.launch
+    it.wanted_path = start.wanted_path
+    world.world_size = start.processes
     it.literals = change.literals
     it.changes = change.names
+    module = start.module
     if stated is not None:
         it.stated = dict(stated.by_name)
-        it.stated_lines = {(module.path, line): v for line, v in stated.by_line.items()}
+        path = start.wanted_path or module.path
+        it.stated_lines = {(path, line): v for line, v in stated.by_line.items()}
     it.read_statements = lambda path: _add_statements(it, project, path)
     # until a loop is found the whole run counts: a script may take a single step
     loops.start(it)

@@ -48,6 +48,7 @@ def builtin_names(it: Interpreter) -> dict[str, Value]:
     it.types.by_name["object"].members["__new__"] = StaticMethod(Builtin("__new__", _object_new))
     for name in ("dict", "list", "set"):
         it.types.by_name[name].members["__init__"] = Builtin("__init__", _carrier_init)
+    it.types.by_name["dict"].members["fromkeys"] = Builtin("fromkeys", _from_keys, static=True)
     names: dict[str, Value] = {name: Builtin(name, call) for name, call in _FUNCTIONS.items()}
     names["NotImplemented"] = it.not_implemented
     names["Ellipsis"] = Ellipsis
@@ -71,6 +72,14 @@ def _object_new(it: Interpreter, args: list[Value], keywords: Keywords) -> Value
         assert cls.construct is not None
         return cls.construct(it, cls, args, keywords)
     return made
+
+
+def _from_keys(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    value = args[1] if len(args) > 1 else None
+    out: dict[Value, Value] = {}
+    for key in operators.bounded_list(it, it.iterate(args[0])):
+        operators.store(it, out, key, value)
+    return out
 
 
 def _carrier_init(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
@@ -185,7 +194,7 @@ def _list(it: Interpreter, cls: Class, args: list[Value], keywords: Keywords) ->
 
 def _like(it: Interpreter, source: Value, made: Value) -> Value:
     """A container made of another one: if the length of that one is not known, neither is its own."""
-    reason = it.open_reason(source)
+    reason = source.doubt if isinstance(source, Iter) else it.open_reason(source)
     if reason:
         it.mark_open(made, reason)
     return made

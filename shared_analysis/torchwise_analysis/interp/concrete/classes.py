@@ -180,7 +180,11 @@ def _initialize(it: Interpreter, args: list[Value], keywords: Keywords) -> Value
     if len(args) > len(positional):
         raise it.error("TypeError", f"{instance.cls.name}() takes {len(positional)} positional arguments")
     given = {f.name: value for f, value in zip(positional, args, strict=False)}
+    is_open = instance.cls.trait("any_fields") is True
     for name, value in keywords.items():
+        if is_open and name not in fields:
+            instance.attributes[name] = value
+            continue
         if name not in fields or not fields[name].in_init or name in given:
             raise it.error("TypeError", f"{instance.cls.name}() got an unexpected keyword argument '{name}'")
         given[name] = value
@@ -327,3 +331,17 @@ def construct_namedtuple(it: Interpreter, cls: Class, args: list[Value], keyword
             "TypeError", f"{cls.name}() does not take these arguments: {', '.join(lacking or surplus)}"
         )
     return Instance(cls, tuple(given[n] for n in names))
+
+
+def namedtuple_method(instance: Instance, name: str) -> Builtin:
+    """`_asdict` and `_replace` of a named tuple."""
+    names = cast("tuple[str, ...]", instance.cls.trait("namedtuple"))
+    values = cast("tuple[Value, ...]", instance.payload)
+
+    def as_dictionary(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+        return dict(zip(names, values, strict=True))
+
+    def replaced(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+        return Instance(instance.cls, tuple(keywords.get(n, v) for n, v in zip(names, values, strict=True)))
+
+    return Builtin(name, as_dictionary if name == "_asdict" else replaced)

@@ -28,6 +28,7 @@ from torchwise_analysis.interp.concrete.values import (
     Value,
 )
 from torchwise_analysis.source import nodes
+from torchwise_memory.runtime.tensor import Tensor
 
 if TYPE_CHECKING:
     from torchwise_analysis.interp.concrete.interpreter import Interpreter
@@ -213,15 +214,17 @@ def comprehension(it: Interpreter, node: nodes.Comprehension, frame: Frame) -> V
         return Iter(_generate(it, node, inner, first), "generator")
     doubts = it.doubts
     source = _source(it, node.generators[0], frame)
-    reason = it.uncertain_why if it.doubts > doubts else ""
-    made = _collected(it, node, inner, source)
-    if reason and not it.module_depth:
-        it.mark_open(made, reason)
+    doubted = [it.uncertain_why] if it.doubts > doubts else []
+    made = _collected(it, node, inner, source, doubted)
+    if doubted and not it.module_depth:
+        it.mark_open(made, doubted[0])
     return made
 
 
-def _collected(it: Interpreter, node: nodes.Comprehension, inner: Frame, source: Iterator[Value]) -> Value:
-    rounds = _rounds(it, node.generators, 0, inner, source)
+def _collected(
+    it: Interpreter, node: nodes.Comprehension, inner: Frame, source: Iterator[Value], doubted: list[str]
+) -> Value:
+    rounds = _rounds(it, node.generators, 0, inner, source, doubted)
     if node.kind is nodes.ComprehensionKind.LIST:
         return [it.evaluate(node.element, inner) for _ in rounds]
     if node.kind is nodes.ComprehensionKind.SET:
@@ -239,7 +242,7 @@ def _collected(it: Interpreter, node: nodes.Comprehension, inner: Frame, source:
 def _generate(
     it: Interpreter, node: nodes.Comprehension, inner: Frame, first: Iterator[Value]
 ) -> Iterator[Value]:
-    for _ in _rounds(it, node.generators, 0, inner, first):
+    for _ in _rounds(it, node.generators, 0, inner, first, []):
         yield it.evaluate(node.element, inner)
 
 
@@ -249,8 +252,12 @@ def _rounds(
     index: int,
     inner: Frame,
     source: Iterator[Value],
+    doubted: list[str],
 ) -> Iterator[None]:
-    """One item for each round of the innermost `for`; a generator, so that no closure keeps values."""
+    """One item for each round of the innermost `for`; a generator, so that no closure keeps values.
+
+    `doubted` takes what an inner `for` runs over where it is not known how often.
+    """
     generator = generators[index]
     for item in source:
         it.burn()
@@ -261,13 +268,19 @@ def _rounds(
         if index + 1 == len(generators):
             yield None
         else:
+            doubts = it.doubts
             deeper = _source(it, generators[index + 1], inner)
-            yield from _rounds(it, generators, index + 1, inner, deeper)
+            if it.doubts > doubts:
+                doubted.append(it.uncertain_why)
+            yield from _rounds(it, generators, index + 1, inner, deeper, doubted)
 
 
 def _source(it: Interpreter, generator: nodes.Generator, frame: Frame) -> Iterator[Value]:
     """What a comprehension goes over; of a loader a few batches show all there is to see."""
     value = it.evaluate(generator.iter, frame)
+    if isinstance(value, Iter) and value.kind == "range":
+        # a range whose end is not known: some of its numbers stand for all
+        return it.in_doubt(list(islice(value.source, FEW_BATCHES)), "a range whose end is not known")
     items = it.iterate(value)
     return islice(items, FEW_BATCHES) if it.library.is_loader(value) else items
 
@@ -311,6 +324,10 @@ def formatted(it: Interpreter, node: nodes.FormattedString, frame: Frame) -> Val
         value = it.evaluate(part, frame)
         if isinstance(value, Unknown):
             return Unknown(f"a text made of {value.why}", value.origin)
+        if isinstance(value, Tensor) and value.ndim == 0:
+            # a scalar tensor formats as its number
+            known = it.library.known_number(value)
+            value = value if known is None else known
         pieces.append(text.text_of(it, value))
     return text.bounded("".join(pieces))
 

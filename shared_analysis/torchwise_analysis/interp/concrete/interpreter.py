@@ -11,6 +11,7 @@ alive uses; nothing here stores a value of the program longer than CPython would
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Callable, Collection, Iterator
 from typing import cast
@@ -258,7 +259,7 @@ class Interpreter:
         if name in self.builtins:
             return self.builtins[name]
         if name in ("__file__", "__path__"):
-            return module.path
+            return os.path.abspath(module.path)
         if name in ("__doc__", "__spec__", "__package__"):
             return None
         self.place(node, frame)
@@ -678,6 +679,8 @@ class Interpreter:
         names = owner.cls.trait("namedtuple")
         if isinstance(names, tuple) and name in names:
             return cast("tuple[Value, ...]", owner.payload)[names.index(name)]
+        if isinstance(names, tuple) and name in ("_asdict", "_replace"):
+            return classes.namedtuple_method(owner, name)
         if owner.payload is not None:
             method = methods.method_of(owner.payload, name)
             if method is not None:
@@ -782,7 +785,7 @@ class Interpreter:
         if name == "__name__":
             return owner.name
         if name == "__file__":
-            return owner.path
+            return os.path.abspath(owner.path)
         if name == "__dict__":
             return self.library.module_dictionary(owner)
         return self.library.submodule(owner, name)
@@ -907,6 +910,8 @@ class Interpreter:
     ) -> Value:
         if isinstance(index, slice):
             parts: tuple[Value, ...] = (index.start, index.stop, index.step)
+            if owner and isinstance(owner, list) and self.open_reason(owner):
+                return self._slice_of_open(owner, index)
             if any(isinstance(v, (Unknown, Symbol)) for v in parts):
                 return Unknown("a slice with bounds that are not known", self.origin())
             bounds = [None if v is None else operators.index_of(self, v) for v in parts]
@@ -924,6 +929,17 @@ class Interpreter:
                 return owner[0]
             raise self.error("IndexError", f"{self.class_of(owner).name} index out of range")
         return owner[position]
+
+    def _slice_of_open(self, owner: list[Value], index: slice) -> Value:
+        """A slice of a list whose length is not known: as long as its bounds are apart."""
+        length = operators.slice_length(index)
+        if length is None or length > MAX_ITEMS:
+            part: list[Value] = list(owner)
+            self.mark_open(part, self.open_reason(owner))
+            return part
+        made = [owner[0]] * length
+        self.burn_for(made)
+        return made
 
     def _dict_item(self, owner: dict[Value, Value], index: Value) -> Value:
         if isinstance(index, Symbol) and owner:
@@ -1022,7 +1038,7 @@ class Interpreter:
             return self._burning(iter(value))
         if self.open_containers and self.open_reason(value) and not isinstance(value, Instance):
             carrier = cast("list[Value]", value)
-            return self._uncertain_rounds([operators.shown_key(v) for v in carrier], self.open_reason(value))
+            return self.in_doubt([operators.shown_key(v) for v in carrier], self.open_reason(value))
         if isinstance(value, (list, tuple, str, range, bytes)):
             self.burn_for(value)
             return iter(cast("list[Value]", value))
@@ -1052,9 +1068,9 @@ class Interpreter:
         why = value.why if value.why.startswith("an element of ") else f"an element of {value.why}"
         origin = value.origin if isinstance(value, Unknown) else self.origin()
         items: list[Value] = [Unknown(why, origin) for _ in range(UNKNOWN_ITEMS)]
-        return self._uncertain_rounds(items, value.why)
+        return self.in_doubt(items, value.why)
 
-    def _uncertain_rounds(self, items: list[Value], why: str) -> Iterator[Value]:
+    def in_doubt(self, items: list[Value], why: str) -> Iterator[Value]:
         """Some of the rounds of a loop of which it is not known how many there are."""
         self.doubts += 1
         self.uncertain_why = why

@@ -102,6 +102,18 @@ def _format(it: Interpreter, receiver: Value, args: list[Value], keywords: dict[
     return text.format_fields(it, cast(str, receiver), args, keywords)
 
 
+def _format_map(
+    it: Interpreter, receiver: Value, args: list[Value], keywords: dict[str, Value]
+) -> Value:
+    """`text.format_map(mapping)`; what a mapping does not know is not known."""
+    if isinstance(args[0], (Unknown, Symbol)):
+        return Unknown(f"a text made of {args[0].why}", it.origin())
+    named = it.as_keywords(args[0])
+    if isinstance(args[0], Instance) and args[0].cls.find("__missing__") is not MISSING:
+        return Unknown("a text with parts that are not known", it.origin())
+    return text.format_fields(it, cast(str, receiver), [], named)
+
+
 def _replace(it: Interpreter, receiver: Value, args: list[Value], keywords: dict[str, Value]) -> Value:
     source, old, new = cast(str, receiver), _bare(args[0]), _bare(args[1])
     if not isinstance(old, str) or not isinstance(new, str):
@@ -170,6 +182,7 @@ _STR = {
 } | {
     "join": _join,
     "format": _format,
+    "format_map": _format_map,
     "replace": _replace,
     "expandtabs": _expandtabs,
     **{name: _padded(name) for name in ("center", "ljust", "rjust", "zfill")},

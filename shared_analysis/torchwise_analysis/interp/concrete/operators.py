@@ -102,6 +102,14 @@ def plain_binary(it: Interpreter, op: str, left: Value, right: Value) -> Value:
     raise it.error(*failure)
 
 
+def _is_type(value: Value) -> bool:
+    """A class, or a union of classes as made here."""
+    if isinstance(value, tuple):
+        parts = cast("tuple[Value, ...]", value)
+        return len(parts) > 1 and all(part is None or isinstance(part, Class) for part in parts)
+    return isinstance(value, Class)
+
+
 def binary(it: Interpreter, op: str, left: Value, right: Value) -> Value:
     """`left op right`."""
     if op == "%" and isinstance(left, str):
@@ -114,7 +122,7 @@ def binary(it: Interpreter, op: str, left: Value, right: Value) -> Value:
         return it.derived(right)
     if isinstance(left, Symbol) or isinstance(right, Symbol):
         return symbol_binary(op, left, right)
-    if op == "|" and (isinstance(left, Class) or isinstance(right, Class)):
+    if op == "|" and (_is_type(left) or _is_type(right)):
         # a union of types, as `isinstance` takes it
         return (
             *(left if isinstance(left, tuple) else (left,)),
@@ -164,6 +172,20 @@ def scalar(it: Interpreter, value: Value) -> Value:
     if isinstance(value, Symbol):
         return 1 if value.is_int else 1.0
     return value
+
+
+def slice_length(index: slice) -> int | None:
+    """How many items `x[a:b]` has of a sequence that is long enough; None where that is not known."""
+    if index.step not in (None, 1) or index.stop is None:
+        return None
+    start, stop = 0 if index.start is None else index.start, index.stop
+    length: Value = None
+    if isinstance(start, Symbol) or isinstance(stop, Symbol):
+        if isinstance(start, (int, Symbol)) and isinstance(stop, (int, Symbol)):
+            length = symbol_binary("-", stop, start)
+    elif isinstance(start, int) and isinstance(stop, int) and start >= 0 <= stop:
+        length = stop - start
+    return int(length) if isinstance(length, int) and length > 0 else None
 
 
 def symbol_binary(op: str, left: Value, right: Value) -> Value:

@@ -418,12 +418,22 @@ def try_(it: Interpreter, node: nodes.Try, frame: Frame) -> Outcome:
     except Raised as raised:  # what ends the interpretation itself leaves at once
         failure = raised
     try:
-        final = run_block(it, node.final, frame)
+        final = _finally(it, node.final, frame, failure)
         if failure is not None and final is None:
             raise failure
     finally:
         failure = None  # its traceback holds this frame
     return outcome if final is None else final
+
+
+def _finally(it: Interpreter, block: nodes.Block, frame: Frame, failure: Raised | None) -> Outcome:
+    """The last block; what fails in it because the body failed is not what is told."""
+    try:
+        return run_block(it, block, frame)
+    except Raised:
+        if failure is None:
+            raise
+    return None
 
 
 def _try_body(it: Interpreter, node: nodes.Try, frame: Frame) -> Outcome:

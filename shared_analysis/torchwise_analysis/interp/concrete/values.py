@@ -319,14 +319,15 @@ class Super:
 class Iter:
     """An iterator or generator of the program; `source` is a host iterator of ours.
 
-    `remembers` is what a `send()` hands to a generator.
+    `doubt` says why it is not known how many items there are, where that is so.
     """
 
-    __slots__ = ("kind", "source")
+    __slots__ = ("__weakref__", "doubt", "kind", "source")
 
     def __init__(self, source: Iterator[Value], kind: str = "iterator") -> None:
         self.source = source
         self.kind = kind
+        self.doubt = ""
 
 
 class ModuleValue:

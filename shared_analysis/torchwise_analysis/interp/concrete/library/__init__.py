@@ -186,6 +186,8 @@ class Library:
         # a checkpoint that a trainer was to make its model of, and where
         self.named_model: tuple[str, Origin | None] | None = None
         # fields that the installed library's text gave a dataclass of the replacement texts
+        # the default devices outside of the `with torch.device(...)` that are open
+        self.devices: list[Device | None] = []
         self.library_fields: dict[str, frozenset[str]] = {}
         # arguments of objects whose `__init__` runs, for classes that keep them
         self.arguments: dict[int, dict[str, Value]] = {}
@@ -859,7 +861,10 @@ class Library:
         return MISSING
 
     def _plain_set(self, receiver: Value, name: str, value: Value) -> None:
-        if isinstance(receiver, Instance):
+        member = self.it.class_of(receiver).find(name)
+        if isinstance(member, Property) and member.setter is not None and not member.cached:
+            self.it.call(member.setter, [receiver, value], {})
+        elif isinstance(receiver, Instance):
             receiver.attributes[name] = value
         elif isinstance(receiver, Module):
             self.assign_to_module(receiver, name, value)
@@ -1026,12 +1031,20 @@ class Library:
 
     def enter(self, manager: Value) -> Value:
         enter = getattr(manager, "enter", None)
+        if isinstance(manager, Device):
+            # `with torch.device(...)`: where tensors are made that do not say it
+            self.devices.append(self.it.world.default_device)
+            self.it.world.default_device = manager
+            return manager
         if enter is None or isinstance(manager, (Module, Tensor)):
             raise self.it.error("TypeError", f"'{self.it.class_of(manager).name}' is no context manager")
         enter(self.it.world)
         return manager
 
     def leave(self, manager: Value) -> None:
+        if isinstance(manager, Device):
+            self.it.world.default_device = self.devices.pop()
+            return
         leave = getattr(manager, "leave", None)
         if leave is not None:
             leave(self.it.world)
@@ -1118,6 +1131,8 @@ def to_runtime(it: Interpreter, value: Value) -> Value:
         return slice(*[to_runtime(it, v) for v in (value.start, value.stop, value.step)])
     if isinstance(value, Iter):
         return [to_runtime(it, v) for v in value.source]
+    if isinstance(value, Class) and value.module == "builtins" and value.name in _TYPES_AS_DTYPES:
+        return DTYPES[_TYPES_AS_DTYPES[value.name]]
     if isinstance(value, Instance) and value.payload is not None:
         return to_runtime(it, value.payload)
     if isinstance(value, Instance) and value.cls.find("__iter__") is not MISSING:
@@ -1128,6 +1143,9 @@ def to_runtime(it: Interpreter, value: Value) -> Value:
         return HostCallable(it, value)
     return value
 
+
+# `dtype=bool`: types of the language that torch takes for its own.
+_TYPES_AS_DTYPES = {"bool": "bool", "int": "int64", "float": "float64", "complex": "complex128"}
 
 _AS_IS = frozenset({float, str, bool, complex, bytes, type(Ellipsis)})
 

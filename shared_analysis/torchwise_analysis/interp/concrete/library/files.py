@@ -10,9 +10,11 @@ not known: whether it exists, what a folder holds, what a file says. Nothing is 
 
 from __future__ import annotations
 
+import glob
 import os
 import posixpath
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, TypeAlias
 
 from torchwise_analysis.interp.concrete import text
@@ -37,6 +39,10 @@ Call: TypeAlias = "Callable[[Interpreter, list[Value], Keywords], Value]"
 _MAX_NAMES = 4096
 # Settings are smaller; going through a corpus word by word would take longer than it can tell.
 _MAX_BYTES = 256 << 10
+
+
+# What matches no file of a folder that is there is not there, unless it is data that comes later.
+_SETTINGS = (".yaml", ".yml", ".json", ".py", ".toml", ".cfg", ".ini")
 
 
 def path_text(it: Interpreter, value: Value) -> str | None:
@@ -88,6 +94,51 @@ def exists(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
     if locate(it, shown) is not None:
         return True
     return Unknown(f"whether {relative(it, shown)} is there", it.origin())
+
+
+def is_file(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    """`os.path.isfile`."""
+    found = exists(it, args, keywords)
+    located = locate(it, path_text(it, args[0]) or "") if found is True else None
+    return found if located is None else os.path.isfile(located)
+
+
+def is_folder(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    """`os.path.isdir`."""
+    found = exists(it, args, keywords)
+    located = locate(it, path_text(it, args[0]) or "") if found is True else None
+    return found if located is None else os.path.isdir(located)
+
+
+def globbed(it: Interpreter, pattern: str, recursive: bool) -> Value:
+    """Files of the project that match; where there are none, data may have to come first: not known."""
+    fixed = pattern.partition("*")[0].partition("?")[0].partition("[")[0]
+    folder = locate(it, posixpath.dirname(fixed) or ".")
+    unknown = Unknown(f"the files of {relative(it, posixpath.dirname(fixed) or '.')}", it.origin())
+    if folder is None or not os.path.isdir(folder):
+        return unknown
+    inner = pattern[len(posixpath.dirname(fixed)) :].lstrip("/")
+    found = sorted(islice(glob.iglob(os.path.join(glob.escape(folder), inner), recursive=recursive), _MAX_NAMES))
+    shown = posixpath.dirname(fixed)
+    if not found and pattern.endswith(_SETTINGS):
+        return []
+    return [posixpath.join(shown, os.path.relpath(one, folder)) for one in found] or unknown
+
+
+def _paths_of(found: Value) -> Value:
+    return [path_object(str(one)) for one in found] if isinstance(found, list) else found
+
+
+def glob_module() -> dict[str, Value]:
+    """`glob`."""
+
+    def call(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+        pattern = path_text(it, args[0] if args else keywords.get("pathname"))
+        if pattern is None:
+            return Unknown("the files that match a pattern", it.origin())
+        return globbed(it, pattern, it.truth(keywords.get("recursive", False)))
+
+    return {"glob": Builtin("glob.glob", call), "iglob": Builtin("glob.iglob", call)}
 
 
 def listing(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
@@ -240,7 +291,10 @@ def path_object(shown: str) -> Opaque:
         return found
 
     def matching(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
-        return Unknown(f"the files of {relative(it, shown)}", it.origin())
+        return _paths_of(globbed(it, posixpath.join(shown, path_text(it, args[0]) or "*"), False))
+
+    def matching_below(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+        return _paths_of(globbed(it, posixpath.join(shown, "**", path_text(it, args[0]) or "*"), True))
 
     def content(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
         found = read_text(it, shown)
@@ -258,8 +312,8 @@ def path_object(shown: str) -> Opaque:
 
     table: dict[str, Call] = {
         "exists": lambda it, a, k: exists(it, [shown], {}),
-        "is_file": lambda it, a, k: exists(it, [shown], {}),
-        "is_dir": lambda it, a, k: exists(it, [shown], {}),
+        "is_file": lambda it, a, k: is_file(it, [shown], {}),
+        "is_dir": lambda it, a, k: is_folder(it, [shown], {}),
         "joinpath": below,
         "__truediv__": below,
         "as_posix": lambda it, a, k: shown,
@@ -267,7 +321,7 @@ def path_object(shown: str) -> Opaque:
         "__fspath__": lambda it, a, k: shown,
         "iterdir": entries,
         "glob": matching,
-        "rglob": matching,
+        "rglob": matching_below,
         "read_text": content,
         "open": opened,
         "with_suffix": changed,
@@ -319,8 +373,8 @@ def os_path() -> dict[str, Value]:
         "join": Builtin("join", join),
         "exists": Builtin("exists", exists),
         "lexists": Builtin("lexists", exists),
-        "isfile": Builtin("isfile", exists),
-        "isdir": Builtin("isdir", exists),
+        "isfile": Builtin("isfile", is_file),
+        "isdir": Builtin("isdir", is_folder),
         "basename": of_text("basename", posixpath.basename),
         "dirname": of_text("dirname", posixpath.dirname),
         "splitext": of_text("splitext", posixpath.splitext),

@@ -9,6 +9,7 @@ top to bottom.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -41,7 +42,7 @@ class Imports:
         self.main_path = module.path
         main = ModuleValue("__main__", module.path, is_package=False, is_library=False)
         main.names["__name__"] = "__main__"
-        main.names["__file__"] = module.path
+        main.names["__file__"] = os.path.abspath(module.path)
         self.scopes[id(main)] = scope = LazyScope(self, main, ())
         main.lazy = scope.lookup
         self.loaded["__main__"] = main
@@ -100,7 +101,11 @@ class Imports:
         if not owner.is_package:
             return MISSING
         found = self.find(f"{owner.name}.{name}", owner.path)
-        return MISSING if isinstance(found, Unknown) else found
+        if not isinstance(found, Unknown):
+            return found
+        if owner.is_library and owner.name.startswith("transformers.models."):
+            return self.it.library.transformers.package_name(owner.name, name)
+        return MISSING
 
     def absolute(self, node: nodes.ImportFrom, module: ModuleValue) -> str | None:
         name = module.name
@@ -187,10 +192,11 @@ class LazyScope:
         while self._registrations:
             self._run(*self._registrations.pop(0))
         if self.module.is_library and not self.is_replacement:
-            scope = self.imports.replacement(self.module.name)
-            if scope is not None and name in scope.binders:
-                names[name] = scope.lookup(name)
-                return names[name]
+            for replaced in (self.module.name, f"{self.module.name.partition('.')[0]}.*"):
+                scope = self.imports.replacement(replaced)
+                if scope is not None and name in scope.binders:
+                    names[name] = scope.lookup(name)
+                    return names[name]
         binders = self.binders.get(name, [])
         left = self._left.get(name, len(binders))
         for position in range(left - 1, -1, -1):
@@ -225,6 +231,15 @@ class LazyScope:
                 if isinstance(key, nodes.Constant) and wanted(key.value):
                     found[key.value] = it.evaluate(item, frame)
         return found
+
+    def _takes_effect(self, statement: nodes.Stmt) -> bool:
+        """A project's definition that a decorator registers, or a call of a function defined above it."""
+        if isinstance(statement, (nodes.FunctionDef, nodes.ClassDef)):
+            return any("regist" in _last_name(decorator).lower() for decorator in statement.decorators)
+        if isinstance(statement, nodes.ExprStmt) and isinstance(statement.value, nodes.Call):
+            function = statement.value.func
+            return isinstance(function, nodes.Name) and function.id in self.binders
+        return False
 
     def bound_names(self) -> list[str]:
         """Names that the text binds, those of star imports included."""
@@ -299,7 +314,7 @@ class LazyScope:
                 self._pending_stars.append(inner)
         for name in dict.fromkeys(_bound_names(statement)):
             self.binders.setdefault(name, []).append((statement, base))
-        if _is_registration(statement):
+        if _is_registration(statement) or not self.module.is_library and self._takes_effect(statement):
             self._registrations.append((statement, base))
         touched = _touched_name(statement)
         if touched:
@@ -386,7 +401,12 @@ def _stars_below(statement: nodes.Stmt) -> Iterator[nodes.ImportFrom]:
 
 
 def _is_registration(statement: nodes.Stmt) -> bool:
-    """`register_block("name", Block)`: a call for its effect alone, by a function that says so."""
+    """`register_block("name", Block)`: a call for its effect alone, by a function that says so.
+
+    Kinds of transformers' cache layers register themselves as they are defined, by their `_layer_type`.
+    """
+    if isinstance(statement, nodes.ClassDef):
+        return any("_layer_type" in _bound_names(inner) for inner, _ in _top_level(statement.body, 0))
     if not isinstance(statement, nodes.ExprStmt) or not isinstance(statement.value, nodes.Call):
         return False
     function = statement.value.func
@@ -401,10 +421,26 @@ def _touched_name(statement: nodes.Stmt) -> str:
     """The global whose object an expression statement or item assignment changes."""
     if isinstance(statement, nodes.ExprStmt) and isinstance(statement.value, nodes.Call):
         function = statement.value.func
-        if isinstance(function, nodes.Attribute) and isinstance(function.value, nodes.Name):
-            return function.value.id
+        if isinstance(function, nodes.Attribute):
+            return _root_name(function.value)
     if isinstance(statement, nodes.Assign) and len(statement.targets) == 1:
         target = statement.targets[0]
-        if isinstance(target, (nodes.Subscript, nodes.Attribute)) and isinstance(target.value, nodes.Name):
-            return target.value.id
+        if isinstance(target, (nodes.Subscript, nodes.Attribute)):
+            return _root_name(target.value)
     return ""
+
+
+def _last_name(decorator: nodes.Expr) -> str:
+    """`register` of `@a.register` and of `@a.register("x")`."""
+    if isinstance(decorator, nodes.Call):
+        decorator = decorator.func
+    if isinstance(decorator, nodes.Attribute):
+        return decorator.attr
+    return decorator.id if isinstance(decorator, nodes.Name) else ""
+
+
+def _root_name(owner: nodes.Expr) -> str:
+    """`a` of `a.b.c` and `a["b"].c`."""
+    while isinstance(owner, (nodes.Subscript, nodes.Attribute)):
+        owner = owner.value
+    return owner.id if isinstance(owner, nodes.Name) else ""

@@ -398,6 +398,8 @@ def _option(it: Interpreter, args: list[Value], keywords: Keywords) -> tuple[str
             if _names_data(name, keywords["default"])
             else MISSING
         )
+        if place is MISSING and _is_open_place(name, keywords["default"]):
+            return name, Unknown(f"the folder that {shown} names", it.origin())
         return name, _typed_default(it, keywords) if place is MISSING else place
     if action in ("version", "help"):
         return "", None
@@ -418,6 +420,11 @@ def _option(it: Interpreter, args: list[Value], keywords: Keywords) -> tuple[str
 def _names_data(name: str, default: Value) -> bool:
     """Whether an option says where the data is and is left empty: which folder it is changes nothing else."""
     return default == "" and "data" in name
+
+
+def _is_open_place(name: str, default: Value) -> bool:
+    """Whether an option is a data folder that nobody names: scripts refuse to start without it."""
+    return default == "" and "data" in name and name.endswith(("dir", "path", "root", "folder", "file"))
 
 
 def _from_launch_line(it: Interpreter, names: list[str], shown: str, keywords: Keywords) -> Value:

@@ -35,7 +35,9 @@ if TYPE_CHECKING:
     from torchwise_analysis.interp.concrete.interpreter import Interpreter
 
 # Roots of which every name below is resolved by the tables of the runtime.
-_TABLE_ROOTS = ("torch", "bitsandbytes", "apex", "lion_pytorch", "einops")
+_TABLE_ROOTS = ("torch", "bitsandbytes", "apex", "lion_pytorch")
+# Modules that a replacement text stands for as a whole.
+_REPLACED = frozenset({"einops", "einops.layers.torch"})
 _PREFIXES = frozenset(
     prefix
     for name in (*FUNCTIONS, *CLASSES, *CLASS_FUNCTIONS)
@@ -60,6 +62,10 @@ class Spaces:
             "tqdm.auto": data.tqdm_module,
             "transformers": lambda it: Namespace("transformers", resolve=it.library.transformers.top_level),
             "transformers.modeling_outputs": huggingface.outputs_space,
+            **dict.fromkeys(
+                ("transformers.models.auto", *(f"transformers.models.auto.{part}_auto" for part in ("modeling", "configuration"))),
+                lambda it: Namespace("transformers.models.auto", resolve=it.library.transformers.top_level),
+            ),
             "diffusers": diffusers_models.package,
             "timm": timm_models.package,
             "timm.models": timm_models.package,
@@ -115,6 +121,11 @@ class Spaces:
             return None if scope is None else scope.module
         if name.partition(".")[0] in training.ROOTS:
             return training.training_space(self.it, name)
+        if name in _REPLACED:
+            scope = self.it.library.imports.replacement(name)
+            return None if scope is None else scope.module
+        if name.startswith(training.DISTRIBUTIONS) and name.count(".") < 3:
+            return training.distributions_space(self.it, name)
         if name in training.TRAINER_MODULES:
             return training.trainer_space(self.it, name)
         if name in huggingface.DECORATOR_MODULES:

@@ -10,6 +10,7 @@ A module that is not listed gives unknowns; nothing here reads a file, a clock o
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Callable, Iterator
 from itertools import combinations, permutations, product
 from typing import TYPE_CHECKING, TypeAlias, cast
@@ -79,6 +80,8 @@ def standard_modules(it: Interpreter) -> dict[str, Namespace]:
         },
         "gc": {n: Builtin(n, _nothing) for n in ("collect", "disable", "enable", "freeze")},
         "__future__": {},
+        "glob": files.glob_module(),
+        "importlib": {"import_module": Builtin("importlib.import_module", _import_module)},
         "io": {"open": Builtin("open", files.open_file)},
         "codecs": {"open": Builtin("open", files.open_file)},
         "builtins": {},
@@ -99,6 +102,21 @@ def standard_modules(it: Interpreter) -> dict[str, Namespace]:
     spaces["os.path"] = cast(Namespace, spaces["os"].members["path"])
     spaces["builtins"].resolve = lambda name: it.builtins.get(name, MISSING)
     return spaces
+
+
+def _import_module(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    """A module by its name; what a package that is there does not have raises as in Python."""
+    name = args[0] if args else keywords.get("name")
+    package = args[1] if len(args) > 1 else keywords.get("package")
+    if not isinstance(name, str):
+        return Unknown("a module whose name is not known", it.origin())
+    if name.startswith(".") and isinstance(package, str):
+        name = package + name if not name.startswith("..") else name
+    found = it.library.imports.find(name, it.library.imports.main_path)
+    root = name.partition(".")[0]
+    if isinstance(found, Unknown) and it.project.find(root, it.library.imports.main_path) is not None:
+        raise it.error("ModuleNotFoundError", f"No module named '{name}'")
+    return found
 
 
 def _time() -> dict[str, Value]:
@@ -418,8 +436,8 @@ def _itertools() -> dict[str, Value]:
         "repeat": Builtin("repeat", _repeat),
         "chain": Opaque(
             "itertools.chain",
-            {"from_iterable": Builtin("from_iterable", lambda it, a, k: Iter(_chain(it, it.iterate(a[0]))))},
-            call=lambda it, a, k: Iter(_chain(it, iter(a))),
+            {"from_iterable": Builtin("from_iterable", lambda it, a, k: _chained(it, it.iterate(a[0])))},
+            call=lambda it, a, k: _chained(it, iter(a)),
         ),
         "islice": Builtin("islice", _islice),
         "product": Builtin("product", _product),
@@ -470,9 +488,21 @@ def _repeating(it: Interpreter, value: Value, times: int) -> Iterator[Value]:
         yield value
 
 
-def _chain(it: Interpreter, sources: Iterator[Value]) -> Iterator[Value]:
+def _chained(it: Interpreter, sources: Iterator[Value]) -> Iter:
+    """`itertools.chain`; it is in doubt once one of its parts is of unknown length."""
+    made = Iter(iter(()), "chain")
+    made.source = _chain(it, sources, weakref.ref(made))
+    return made
+
+
+def _chain(it: Interpreter, sources: Iterator[Value], whole: weakref.ref[Iter]) -> Iterator[Value]:
     for source in sources:
-        yield from it.iterate(source)
+        doubts = it.doubts
+        items = it.iterate(source)
+        chain = whole()
+        if it.doubts > doubts and chain is not None:
+            chain.doubt = it.uncertain_why
+        yield from items
 
 
 def _islice(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
@@ -587,6 +617,9 @@ def _collections(it: Interpreter) -> dict[str, Value]:
     def subclass(name: str) -> Class:
         return classes.new_class(it, name, [dict_type], {}, "collections")
 
+    user = subclass("UserDict")
+    user.members["__init__"] = Builtin("__init__", _user_init)
+    user.members["data"] = Property(Builtin("data", lambda it, a, k: cast(Instance, a[0]).payload))
     ordered = subclass("OrderedDict")
     default = subclass("defaultdict")
     default.members["__init__"] = Builtin("__init__", _default_init)
@@ -611,12 +644,20 @@ def _collections(it: Interpreter) -> dict[str, Value]:
         "deque": deque,
         "namedtuple": Builtin("namedtuple", _namedtuple),
         "ChainMap": Builtin("ChainMap", _chain_map),
-        "UserDict": subclass("UserDict"),
+        "UserDict": user,
     }
 
 
 def _payload(it: Interpreter, receiver: Value) -> dict[Value, Value]:
     return cast("dict[Value, Value]", cast(Instance, receiver).payload)
+
+
+def _user_init(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    for source in args[1:]:
+        if source is not None:
+            _payload(it, args[0]).update(it.as_mapping(source))
+    _payload(it, args[0]).update(keywords)
+    return None
 
 
 def _default_init(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
@@ -879,7 +920,72 @@ def _abstract_collections(it: Interpreter) -> dict[str, Value]:
         "Callable Collection Container Hashable Iterable Iterator Generator Mapping MutableMapping "
         "MutableSequence Sequence Set Sized"
     )
-    return {name: it.types.named(name) for name in names.split()}
+    made: dict[str, Value] = {name: it.types.named(name) for name in names.split()}
+    for name in ("Mapping", "MutableMapping"):
+        cls = it.types.named(name)
+        for member, call in _MAPPING.items():
+            cls.members[member] = Builtin(member, call)
+    return made
+
+
+def _mapping_get(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    default = args[2] if len(args) > 2 else keywords.get("default")
+    try:
+        return it.get_item(args[0], args[1])
+    except Raised as raised:
+        if not raised.value.cls.is_subclass(it.types.by_name["KeyError"]):
+            raise
+    return default
+
+
+def _mapping_contains(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    return any(operators.equal(it, key, args[1]) is True for key in it.iterate(args[0]))
+
+
+def _mapping_keys(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    return list(it.iterate(args[0]))
+
+
+def _mapping_values(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    return [it.get_item(args[0], key) for key in it.iterate(args[0])]
+
+
+def _mapping_items(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    return [(key, it.get_item(args[0], key)) for key in it.iterate(args[0])]
+
+
+def _mapping_pop(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    if not _mapping_contains(it, args[:2], {}) and len(args) > 2:
+        return args[2]
+    value = it.get_item(args[0], args[1])
+    it.delete_item(args[0], args[1])
+    return value
+
+
+def _mapping_update(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    for source in [*args[1:], dict(keywords)]:
+        for key, value in it.as_mapping(source).items():
+            it.set_item(args[0], key, value)
+    return None
+
+
+def _mapping_setdefault(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    if not _mapping_contains(it, args[:2], {}):
+        it.set_item(args[0], args[1], args[2] if len(args) > 2 else None)
+    return it.get_item(args[0], args[1])
+
+
+# What the abstract base classes of mappings give to a class that has the item methods.
+_MAPPING: dict[str, Call] = {
+    "get": _mapping_get,
+    "__contains__": _mapping_contains,
+    "keys": _mapping_keys,
+    "values": _mapping_values,
+    "items": _mapping_items,
+    "pop": _mapping_pop,
+    "update": _mapping_update,
+    "setdefault": _mapping_setdefault,
+}
 
 
 def _types(it: Interpreter) -> dict[str, Value]:
@@ -1066,6 +1172,8 @@ def _environment(it: Interpreter, args: list[Value], keywords: Keywords) -> Valu
     name = args[0]
     default = args[1] if len(args) > 1 else keywords.get("default")
     if isinstance(name, str) and name in _DISTRIBUTED:
+        if it.launch is not None and it.launch.is_distributed:
+            return str(it.launch.processes) if "WORLD_SIZE" in name else "0"
         it.assume("one process, not started by a launcher")
         return default
     if default is not None:
@@ -1073,8 +1181,14 @@ def _environment(it: Interpreter, args: list[Value], keywords: Keywords) -> Valu
     return default
 
 
+def _environ_contains(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    return it.launch is not None and it.launch.is_distributed and args[0] in _DISTRIBUTED
+
+
 def _environ_item(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
     name = args[0]
+    if isinstance(name, str) and "WORLD_SIZE" in name and it.launch is not None:
+        return str(it.launch.processes)
     if isinstance(name, str) and name in _ENVIRONMENT:
         it.assume(f"{name} is {_ENVIRONMENT[name]}: one process")
         return _ENVIRONMENT[name]
@@ -1086,7 +1200,7 @@ def _os() -> dict[str, Value]:
     environ.attributes |= {
         "get": Builtin("get", _environment),
         "__getitem__": Builtin("__getitem__", _environ_item),
-        "__contains__": Builtin("__contains__", lambda it, a, k: False),
+        "__contains__": Builtin("__contains__", _environ_contains),
         "setdefault": Builtin("setdefault", _environment),
         "update": Builtin("update", _nothing),
         "pop": Builtin("pop", _environment),

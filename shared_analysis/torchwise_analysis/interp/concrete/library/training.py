@@ -69,7 +69,7 @@ TRAINER_MODULES = frozenset(
 )
 TRAINER = "transformers.trainer"
 
-FRAMEWORK_TEXTS = frozenset({*ROOTS.values(), TRAINER})
+FRAMEWORK_TEXTS = frozenset({*ROOTS.values(), TRAINER, "torch.distributions"})
 
 _SUBMODULES = frozenset(
     {"pytorch", "fabric", "trainer", "core", "utilities", "callbacks", "loggers", "strategies", "cli", "plugins"}
@@ -115,6 +115,26 @@ def training_space(it: Interpreter, name: str) -> Namespace | None:
         if native is not MISSING or member.startswith("__"):
             return native
         if member in _SUBMODULES:
+            return it.library.known_module(f"{name}.{member}")
+        return Unknown(f"{name}.{member}", it.origin())
+
+    return Namespace(name, resolve=resolve)
+
+
+DISTRIBUTIONS = "torch.distributions"
+
+
+def distributions_space(it: Interpreter, name: str) -> Namespace | None:
+    """`torch.distributions` and its modules, each with the names of all."""
+    scope = it.library.imports.replacement(DISTRIBUTIONS)
+    if scope is None:
+        return None
+    names, lookup = scope.binders, scope.lookup
+
+    def resolve(member: str) -> Value:
+        if member in names:
+            return lookup(member)
+        if member.islower():
             return it.library.known_module(f"{name}.{member}")
         return Unknown(f"{name}.{member}", it.origin())
 
@@ -244,20 +264,7 @@ def _copied(it: Interpreter, value: Value) -> Value:
 
 def _slice_length(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
     """How many items `x[a:b]` has of a sequence that is long enough; None where that is not known."""
-    index = args[0]
-    if not isinstance(index, slice) or index.step not in (None, 1) or index.stop is None:
-        return None
-    start = 0 if index.start is None else index.start
-    if isinstance(start, Unknown) or isinstance(index.stop, Unknown):
-        return None
-    length = operators.symbol_binary("-", index.stop, start) if _is_symbolic(start, index.stop) else None
-    if length is None and isinstance(start, int) and isinstance(index.stop, int) and start >= 0 <= index.stop:
-        length = index.stop - start
-    return int(length) if isinstance(length, int) and length > 0 else None
-
-
-def _is_symbolic(*values: Value) -> bool:
-    return any(isinstance(value, Symbol) for value in values)
+    return operators.slice_length(args[0]) if isinstance(args[0], slice) else None
 
 
 def _choose(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
@@ -389,6 +396,8 @@ def _forward_parameters(it: Interpreter, args: list[Value], keywords: Keywords) 
     forward: Value = it.library.class_of(model).find("forward")
     if isinstance(forward, BoundMethod):
         forward = forward.function
+    while isinstance(forward, Function) and isinstance(forward.attributes.get("__wrapped__"), Function):
+        forward = forward.attributes["__wrapped__"]
     if isinstance(forward, Function):
         return [param.name for param in forward.node.params[1:]]
     return it.library.forward_names(model)
@@ -485,7 +494,7 @@ def _vocabulary(it: Interpreter, args: list[Value], keywords: Keywords) -> Value
 def _configured(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
     """The first field that the configuration of a checkpoint has, where the checkpoint is known."""
     name, names = args
-    facts = it.library.transformers.facts_of(name) if isinstance(name, str) else {}
+    facts = it.library.transformers.sizes_of(name) if isinstance(name, str) else {}
     for one in cast("tuple[str, ...]", names):
         value = facts.get(one)
         if isinstance(value, int):

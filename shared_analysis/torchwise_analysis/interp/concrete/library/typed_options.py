@@ -12,6 +12,7 @@ else it is not known.
 from __future__ import annotations
 
 import json
+import os
 import re
 from typing import TYPE_CHECKING, cast
 
@@ -299,7 +300,7 @@ def first_command(it: Interpreter, component: Value) -> Value:
     else:
         return component
     named = [word for word in it.argv if word in items]
-    named += [name for name, one in items.items() if it.wanted_path and _path_of(one) == it.wanted_path]
+    named += [name for name, one in items.items() if it.wanted_path and _path_of(one) == os.path.abspath(it.wanted_path)]
     fitting = [name for name in items if "train" in name or "fit" in name or "finetune" in name]
     name = next(iter([*named, *fitting, *items]), "")
     it.assume(f"of the commands of the script {name} is meant")
@@ -310,7 +311,7 @@ def _path_of(function: Value) -> str:
     """The file that defines a function of the program."""
     if isinstance(function, BoundMethod):
         function = function.function
-    return function.module.path if isinstance(function, Function) else ""
+    return os.path.abspath(function.module.path) if isinstance(function, Function) else ""
 
 
 def started(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:

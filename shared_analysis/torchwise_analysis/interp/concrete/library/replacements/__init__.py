@@ -3,7 +3,8 @@
 A model file of a library is interpreted as it is; what surrounds it (registries, caches, mask builders,
 configuration and base classes, decorators) is replaced where its own text would cost much and say
 nothing about memory. Each text file holds sections, `# module: <dotted name>`; a name defined in a
-section wins over the library's own, every other name still comes from the library. The first line says
+section wins over the library's own, every other name still comes from the library; `transformers.*` is a
+section of names wherever in the package they are defined. The first line says
 for which versions a file was tested.
 """
 
@@ -18,9 +19,9 @@ from torchwise_analysis.source.nodes import Module
 
 _FILES = (
     "transformers_5.txt", "vision.txt", "diffusers.txt", "peft.txt",
-    "training.txt", "trainer.txt", "trl.txt", "datasets.txt", "deepspeed.txt",
+    "training.txt", "trainer.txt", "trl.txt", "datasets.txt", "deepspeed.txt", "distributions.txt", "einops.txt",
 )  # fmt: skip
-_SECTION = re.compile(r"^# module: ([\w.]+)$", re.MULTILINE)
+_SECTION = re.compile(r"^# module: ([\w.*]+)$", re.MULTILINE)
 
 
 @cache
