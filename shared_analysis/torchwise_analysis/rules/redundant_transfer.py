@@ -213,6 +213,26 @@ def train(loader):
 """,
         ),
         Example(
+            "A graph takes its tensors along",
+            """
+import torch
+from torch import nn
+
+model = nn.Linear(12, 4).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def train(graph, epochs):
+    graph.features["place"] = torch.ones(100, 12)
+    graph = graph.to("cuda")
+    for epoch in range(epochs):
+        loss = model(graph.features["place"].to("cuda")).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+""",
+        ),
+        Example(
             "Moved before the loop, and a type is no device",
             """
 import torch

@@ -495,11 +495,19 @@ def _moved(m: Machine, value: va.Tensor, call: Call) -> va.Tensor:
             device=device,
             how=call.name,
             made=made,
-            birth=known[1] if known is not None and known[0] is value else None,
+            birth=known[1] if known is not None and known[0] is value and _is_held(call.node) else None,
             factory=_factory(m, call.node),
         )
         return replace(value, device=device)
     return value
+
+
+def _is_held(node: nd.Node) -> bool:
+    """Does a name or an attribute of `self` hold what is moved? What is in another thing moves with that."""
+    held = node.func.value if isinstance(node, nd.Call) and isinstance(node.func, nd.Attribute) else None
+    if isinstance(held, nd.Attribute):
+        return isinstance(held.value, nd.Name) and held.value.id == "self"
+    return isinstance(held, nd.Name)
 
 
 # Functions that give the same values wherever they run, and take a device.

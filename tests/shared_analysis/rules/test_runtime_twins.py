@@ -884,6 +884,377 @@ def test_a_sampler_that_knows_the_epoch_gives_another_order_in_each() -> None:
     assert after["orders"][0] != after["orders"][1]
 
 
+MOVED = (
+    HEAD
+    + """\
+device = torch.device("cuda")
+model = nn.Linear(12, 4).to(device)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+losses = []
+for x, y in loader:
+    optimizer.zero_grad()
+    loss = nn.functional.cross_entropy(model(x.to(device)) * {factory}, y.to(device))
+    loss.backward()
+    optimizer.step()
+    losses.append(loss.item())
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("moved", "made"),
+    [
+        ("torch.arange(4).to(device)", "torch.arange(4, device=device)"),
+        ("torch.linspace(1, 2, steps=4).to(device)", "torch.linspace(1, 2, steps=4, device=device)"),
+        ("torch.full((4,), 0.5).cuda()", 'torch.full((4,), 0.5, device="cuda")'),
+    ],
+)
+def test_a_tensor_made_on_the_device_has_the_same_values(moved: str, made: str) -> None:
+    old, reference = MOVED.format(factory=moved), MOVED.format(factory=made)
+    new, safety = fixed(old, "redundant-transfer")
+    assert safety is Safety.SAFE
+    assert new == reference
+    here = [text.replace('"cuda"', '"cpu"').replace(".cuda()", ".cpu()") for text in (old, new)]
+    assert same(execute(here[0]), execute(here[1]))
+
+
+CHECKPOINTED = (
+    HEAD
+    + """\
+from torch.utils.checkpoint import checkpoint
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem, self.head = nn.Linear(12, 16), nn.Linear(16, 4)
+
+    def forward(self, x):
+        return self.head(checkpoint(self.stem, x, use_reentrant={flag}).relu())
+
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+losses = []
+for x, y in loader:
+    optimizer.zero_grad()
+    loss = nn.functional.cross_entropy(model(x), y)
+    loss.backward()
+    optimizer.step()
+    losses.append(loss.item())
+learned = model.stem.weight.grad is not None
+"""
+)
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs")
+def test_a_part_checkpointed_in_the_other_way_learns() -> None:
+    old, reference = CHECKPOINTED.format(flag="True"), CHECKPOINTED.format(flag="False")
+    new, safety = fixed(old, "checkpoint-reentrant-no-grad")
+    assert safety is Safety.UNSAFE
+    before, after = execute(old), execute(new)
+    assert same(after, execute(reference))
+    assert not before["learned"]
+    assert after["learned"]
+
+
+PLATEAU = (
+    HEAD
+    + """\
+model = nn.Linear(12, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, mode="{mode}", patience=1)
+losses = []
+for epoch in range(8):
+    for x, y in loader:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    with torch.no_grad():
+        quality = sum(nn.functional.cross_entropy(model(x), y).item() for x, y in loader)
+    plateau.step(quality)
+    losses.append(quality)
+rate = optimizer.param_groups[0]["lr"]
+"""
+)
+
+
+def test_in_the_other_mode_a_falling_loss_keeps_its_rate() -> None:
+    old, reference = PLATEAU.format(mode="max"), PLATEAU.format(mode="min")
+    new, safety = fixed(old, "scheduler-misused")
+    assert safety is Safety.UNSAFE
+    before, after = execute(old), execute(new)
+    assert same(after, execute(reference))
+    assert before["rate"] < after["rate"] == 0.1
+
+
+LIBRARIES = """\
+from accelerate import Accelerator
+from transformers import get_scheduler
+"""
+STAND_INS = """\
+class Prepared:
+    def __init__(self, inner, times):
+        self.inner, self.times = inner, times
+
+    def step(self):  # as in Accelerate: once for each process
+        for _ in range(self.times):
+            self.inner.step()
+
+class Accelerator:
+    num_processes = 2
+
+    def prepare(self, *things):
+        return [self.one(thing) for thing in things]
+
+    def one(self, thing):
+        if isinstance(thing, DataLoader):
+            return list(thing)[:: self.num_processes]
+        is_schedule = isinstance(thing, torch.optim.lr_scheduler.LRScheduler)
+        return Prepared(thing, self.num_processes) if is_schedule else thing
+
+    def backward(self, loss):
+        loss.backward()
+
+def get_scheduler(name, optimizer, num_warmup_steps=0, num_training_steps=None):
+    return torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.01, num_training_steps)
+"""
+PREPARED = (
+    LIBRARIES
+    + HEAD
+    + """\
+accelerator = Accelerator()
+
+def main(args, data):
+    model = nn.Linear(12, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = DataLoader(data, batch_size=8)
+    {schedule}model, {targets} = accelerator.prepare({things})
+    done, rates = 0, []
+    while done < args.max_steps:
+        for x, y in loader:
+            optimizer.zero_grad()
+            accelerator.backward(nn.functional.cross_entropy(model(x), y))
+            optimizer.step()
+            {move}rates.append(optimizer.param_groups[0]["lr"])
+            done += 1
+    return rates, len(list(loader))
+"""
+)
+RUN = """
+class Options:
+    max_steps = 12
+
+rates, batches = main(Options, data)
+"""
+
+
+def accelerated(text: str) -> dict[str, Any]:
+    """The names after a run with stand-ins for the libraries."""
+    text = text.replace(LIBRARIES, "").replace("accelerator = ", STAND_INS + "\naccelerator = ", 1)
+    return execute(text + RUN)
+
+
+def test_lengths_times_the_processes_last_for_the_run() -> None:
+    schedule = 'schedule = get_scheduler("linear", optimizer, num_training_steps=args.max_steps{times})\n    '
+    names = "optimizer, loader, schedule"
+    old = PREPARED.format(
+        schedule=schedule.format(times=""),
+        targets=names,
+        things="model, " + names,
+        move="schedule.step()\n            ",
+    )
+    new, safety = fixed(old, "scheduler-wrong-cadence")
+    assert safety is Safety.UNSAFE
+    assert "num_training_steps=args.max_steps * accelerator.num_processes" in new
+    before, after = accelerated(old), accelerated(new)
+    assert before["rates"][5] == before["rates"][-1], "at its end after half of the run"
+    assert after["rates"][5] > after["rates"][-1]
+
+
+def test_a_prepared_loader_gives_each_process_its_part() -> None:
+    old = PREPARED.format(schedule="", targets="optimizer", things="model, optimizer", move="")
+    old = old.replace("batch_size=8)\n    model", "batch_size=8, shuffle=True)\n    model")
+    new, safety = fixed(old, "not-prepared")
+    assert safety is Safety.UNSAFE
+    assert "model, optimizer, loader = accelerator.prepare(model, optimizer, loader)" in new
+    assert accelerated(old)["batches"] == 2 * accelerated(new)["batches"]
+
+
+OLD_NAMES = (
+    HEAD
+    + """\
+model = nn.Linear(12, 4)
+{init}
+criterion = nn.CrossEntropyLoss({reduction})
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = {scaler}
+losses = []
+for x, y in loader:
+    optimizer.zero_grad()
+    with {autocast}:
+        loss = criterion(model(x), y)
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    {clip}
+    scaler.step(optimizer)
+    scaler.update()
+    losses.append(loss.item())
+"""
+)
+NEW = {
+    "init": "nn.init.xavier_normal_(model.weight)",
+    "reduction": 'reduction="sum"',
+    "scaler": 'torch.amp.GradScaler("cuda", init_scale=2.0)',
+    "autocast": 'torch.amp.autocast("cuda", enabled=False)',
+    "clip": "nn.utils.clip_grad_norm_(model.parameters(), 1.0)",
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("part", "old_name"),
+    [
+        ("init", "nn.init.xavier_normal(model.weight)"),
+        ("reduction", "size_average=False"),
+        ("scaler", "torch.cuda.amp.GradScaler(init_scale=2.0)"),
+        ("autocast", "torch.cuda.amp.autocast(False)"),
+        ("clip", "nn.utils.clip_grad_norm(model.parameters(), 1.0)"),
+    ],
+)
+def test_a_new_name_does_what_the_old_one_did(part: str, old_name: str) -> None:
+    old, reference = OLD_NAMES.format(**{**NEW, part: old_name}), OLD_NAMES.format(**NEW)
+    new, _ = fixed(old, "deprecated-api")
+    assert new == reference
+    assert same(execute(old), execute(new))
+
+
+READ = """\
+import argparse
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+args = argparse.ArgumentParser().parse_args()
+args.weights = {path!r}
+model = nn.Linear(12, 4)
+losses = []
+model.load_state_dict(torch.load(args.weights, weights_only=False))
+"""
+
+
+def test_weights_only_reads_the_same_weights_and_runs_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["twin.py"])
+    torch.save(nn_weights := torch.nn.Linear(12, 4).state_dict(), tmp_path / "net.pt")
+    old = READ.format(path=str(tmp_path / "net.pt")).replace("args.weights = ", "path = ")
+    new, safety = fixed(old, "unsafe-load")
+    assert safety is Safety.UNSAFE
+    given = [text.replace("args.weights", "path") for text in (old, new)]
+    before, after = execute(given[0]), execute(given[1])
+    assert same(before, after)
+    assert torch.equal(after["model"].weight, nn_weights["weight"])
+    torch.save(print, tmp_path / "net.pt")
+    with pytest.raises(Exception, match="Weights only load failed"):
+        execute(given[1])
+
+
+SCORED = (
+    HEAD
+    + """\
+model = nn.Linear(12, 4)
+losses = []
+scored = DataLoader(data, batch_size=10, shuffle=True, drop_last={dropped})
+model.eval()
+seen = 0
+with torch.no_grad():
+    for x, y in scored:
+        losses.append(nn.functional.cross_entropy(model(x), y, reduction="sum").item())
+        seen += len(y)
+"""
+)
+
+
+def test_an_evaluation_that_drops_nothing_scores_all_samples() -> None:
+    old, reference = SCORED.format(dropped="True"), SCORED.format(dropped="False")
+    new, safety = fixed(old, "eval-loader-shuffled")
+    assert safety is Safety.UNSAFE
+    before, after = execute(old), execute(new)
+    assert same(after, execute(reference))
+    assert (before["seen"], after["seen"]) == (40, 48)
+
+
+RESUMED = """\
+import tempfile
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+torch.manual_seed(0)
+path = {path!r}
+dist.init_process_group("gloo", init_method=f"file://{{tempfile.mktemp()}}", rank=0, world_size=1)
+model = nn.Linear(12, 4)
+losses = []
+model.load_state_dict(torch.load(path))
+model = DistributedDataParallel(model)
+dist.destroy_process_group()
+"""
+
+
+def test_weights_loaded_to_the_host_are_the_same(tmp_path: Path) -> None:
+    torch.save(torch.nn.Linear(12, 4).state_dict(), tmp_path / "net.pt")
+    old = RESUMED.format(path=str(tmp_path / "net.pt"))
+    new, safety = fixed(old, "load-without-map-location")
+    assert safety is Safety.UNSAFE
+    assert 'torch.load(path, map_location="cpu")' in new
+    assert same(execute(old), execute(new))
+
+
+EVALUATED = """\
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+
+def main(held_out, metric):
+    model = AutoModelForCausalLM.from_pretrained("gpt2")
+    args = TrainingArguments("out", per_device_eval_batch_size=2)
+    trainer = Trainer(model, args, eval_dataset=held_out, compute_metrics=metric)
+    return trainer.evaluate()
+"""
+COLLECTING = """\
+import torch
+
+class AutoModelForCausalLM:
+    from_pretrained = staticmethod(lambda name: (lambda ids: torch.nn.functional.one_hot(ids, 50).float()))
+
+class TrainingArguments:
+    def __init__(self, out, per_device_eval_batch_size, eval_accumulation_steps=None):
+        self.steps = eval_accumulation_steps
+
+class Trainer:  # as in Transformers: on the device until `steps` are together, then on the host
+    def __init__(self, model, args, eval_dataset, compute_metrics):
+        self.model, self.args, self.data, self.metric = model, args, eval_dataset, compute_metrics
+
+    def evaluate(self):
+        device, host, most = [], [], 0
+        for ids in self.data:
+            device.append(self.model(ids))
+            most = max(most, len(device))
+            if self.args.steps is not None and len(device) == self.args.steps:
+                host, device = host + device, []
+        return self.metric(torch.stack(host + device)), most
+"""
+
+
+def test_logits_on_the_host_give_the_same_metric() -> None:
+    new, safety = fixed(EVALUATED, "eval-logits-on-device")
+    assert safety is Safety.UNSAFE
+    asked = "\nsamples = [torch.tensor([i, i + 1]) for i in range(40)]\n"
+    asked += "result = main(samples, lambda logits: logits.argmax(-1).sum())\n"
+    head = EVALUATED.splitlines(keepends=True)[0]
+    before, after = (execute(text.replace(head, COLLECTING) + asked) for text in (EVALUATED, new))
+    assert before["result"][0] == after["result"][0]
+    assert (before["result"][1], after["result"][1]) == (40, 16)
+
+
 def test_every_edit_that_an_example_shows_has_a_twin_here() -> None:
     """A rule whose edits are not executed above must not offer any."""
     tested = Path(__file__).read_text(encoding="utf-8")
