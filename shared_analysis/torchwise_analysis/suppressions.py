@@ -114,7 +114,7 @@ def apply(
             left.append(replace(finding, also=also))
     silenced = len(findings) - len(left)
     hints = _hints(file, found, used, settings, names, enabled, is_complete)
-    return (*left, *hints), silenced
+    return (*left, *hints, *_void_hints(file, left)), silenced
 
 
 def comments(text: str) -> tuple[Comment, ...]:
@@ -136,7 +136,16 @@ def ignore_here(file: SourceFile, finding: Finding, reason: str = "") -> Fix:
             continue
         match = _OURS.search(comment.text)
         if match and match["kind"] == "ignore" and match["names"] is not None:
-            edit = insert_at(file, line, comment.column + match.end("names"), f", {finding.rule}")
+            separator = ", " if match["names"].strip() else ""
+            edit = insert_at(file, line, comment.column + match.end("names"), separator + finding.rule)
+            return Fix(f"Ignore {finding.rule} here", Safety.SAFE, (edit,))
+        if (
+            match
+            and match["kind"] == "ignore"
+            and file.line(line)[comment.column :].rstrip().endswith("ignore")
+        ):
+            end = comment.column + len(match[0].rstrip())
+            edit = insert_at(file, line, end, f"[{finding.rule}]")
             return Fix(f"Ignore {finding.rule} here", Safety.SAFE, (edit,))
     tail = f" -- {reason}" if reason else ""
     comment_text = f"# torchwise: ignore[{finding.rule}]{tail}"
@@ -259,6 +268,63 @@ def _hints(
             yield _hint(file, UNUSED, message, suppression, [remove])
 
 
+def _void_hints(file: SourceFile, findings: Sequence[Finding]) -> Iterable[Finding]:
+    """Comments of ours that can silence nothing: without names, or `ignore-file` where no file begins."""
+    if "torchwise" not in file.text.lower():
+        return
+    first_statement = min((node.span.line for node in file.module.body), default=len(file.lines))
+    for comment in comments(file.text):
+        for match in _OURS.finditer(comment.text):
+            start = comment.column + match.start()
+            whole_file = match["kind"] == "ignore-file"
+            is_named = bool(match["names"] and match["names"].strip())
+            is_misplaced = whole_file and not _begins_file(file, comment, first_statement)
+            if is_named and not is_misplaced:
+                continue
+            fixes = [Fix("Remove it", Safety.SAFE, (_whole_removal(file, comment.line, start, match),))]
+            if is_misplaced:
+                message = "it holds for a file only on a line of its own before the first statement"
+            else:
+                message = f"without names it silences nothing: write '{match['kind']}[rule-name]'"
+                naming = _naming(file, comment, match, findings)
+                fixes = fixes if naming is None else [naming, *fixes]
+            span = Span(comment.line, start, comment.line, comment.column + match.end())
+            place = Place(file.path, span)
+            yield Finding(*UNUSED, Severity.HINT, Confidence.CERTAIN, message, place, fixes=tuple(fixes))
+
+
+def _begins_file(file: SourceFile, comment: Comment, first_statement: int) -> bool:
+    return comment.line < first_statement and not file.line(comment.line)[: comment.column].strip()
+
+
+def _naming(
+    file: SourceFile, comment: Comment, match: re.Match[str], findings: Sequence[Finding]
+) -> Fix | None:
+    """The fix that names the rules which report something where the comment stands."""
+    here = [
+        finding.rule
+        for finding in findings
+        if finding.place.path == file.path
+        and (
+            match["kind"] == "ignore-file"
+            or comment.line in (finding.place.span.line, finding.place.span.end_line)
+        )
+    ]
+    if not here:
+        return None
+    names = ", ".join(dict.fromkeys(here))
+    bracketed = match["names"] is not None
+    start = match.start("names") if bracketed else match.end()
+    end = match.end("names") if bracketed else match.end()
+    # behind `ignore` blanks may follow that the pattern took
+    start = start if bracketed else start - (len(match[0]) - len(match[0].rstrip()))
+    span = Span(
+        comment.line, comment.column + start, comment.line, comment.column + (end if bracketed else start)
+    )
+    text = names if bracketed else f"[{names}]"
+    return Fix(f"Name what it is for: {names}", Safety.SAFE, (Edit(Place(file.path, span), text),))
+
+
 def _hint(
     file: SourceFile, key: tuple[str, str], message: str, suppression: Suppression, fixes: Sequence[Fix]
 ) -> Finding:
@@ -282,12 +348,25 @@ def _removal(file: SourceFile, suppression: Suppression) -> Edit:
         start, end = (words[index - 1][1], words[index][1]) if index else (words[0][0], words[1][0])
     else:
         reason = None if suppression.is_noqa else _WHOLE_REASON.match(text, match.end())
-        start, end = match.start(), reason.end() if reason else match.end()
-        before, after = text[:start].rstrip(), text[end:].lstrip()
-        if not before and not after:
-            return Edit(Place(file.path, Span(span.line, 0, span.line + 1, 0)), "")
-        start, end = (start, len(text) - len(after)) if after else (len(before), len(text))
+        return _removed(file, span.line, match.start(), reason.end() if reason else match.end())
     return Edit(Place(file.path, Span(span.line, start, span.line, end)), "")
+
+
+def _whole_removal(file: SourceFile, line: int, start: int, match: re.Match[str]) -> Edit:
+    """Remove a comment of ours that begins at `start`, with its reason."""
+    text, end = file.line(line), start + len(match[0])
+    reason = _WHOLE_REASON.match(text, end)
+    return _removed(file, line, start, reason.end() if reason else end)
+
+
+def _removed(file: SourceFile, line: int, start: int, end: int) -> Edit:
+    """Without a part of a comment: the blanks before it go too, or the whole line when nothing else is on it."""
+    text = file.line(line)
+    before, after = text[:start].rstrip(), text[end:].lstrip()
+    if not before and not after:
+        return Edit(Place(file.path, Span(line, 0, line + 1, 0)), "")
+    start, end = (start, len(text) - len(after)) if after else (len(before), len(text))
+    return Edit(Place(file.path, Span(line, start, line, end)), "")
 
 
 def _span(comment: Comment) -> Span:

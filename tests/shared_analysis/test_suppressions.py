@@ -138,6 +138,74 @@ def test_an_unused_comment_is_a_hint_with_a_removing_fix(line: str, expected: st
     assert fixed == ("y = 2\n" if expected is None else f"{expected}\ny = 2\n")
 
 
+@pytest.mark.parametrize(
+    ("line", "named", "removed"),
+    [
+        (
+            "xs.append(loss)  # torchwise: ignore",
+            "xs.append(loss)  # torchwise: ignore[retained-graph]",
+            "xs.append(loss)",
+        ),
+        (
+            "xs.append(loss)  # torchwise: ignore -- on purpose",
+            "xs.append(loss)  # torchwise: ignore[retained-graph] -- on purpose",
+            "xs.append(loss)",
+        ),
+        (
+            "xs.append(loss)  # torchwise: ignore[ ]",
+            "xs.append(loss)  # torchwise: ignore[retained-graph]",
+            "xs.append(loss)",
+        ),
+        (
+            "xs.append(loss)  # torchwise: ignore # type: ignore",
+            "xs.append(loss)  # torchwise: ignore[retained-graph] # type: ignore",
+            "xs.append(loss)  # type: ignore",
+        ),
+    ],
+)
+def test_a_comment_without_names_is_a_hint_that_names_or_removes(line: str, named: str, removed: str) -> None:
+    text = f"x = 1\n{line}\ny = 2\n"
+    kept, hints, file = check(text, finding("retained-graph", 1))
+    assert kept == ["retained-graph"]
+    (hint,) = hints
+    assert (hint.rule, hint.place.span.line) == ("unused-suppression", 1)
+    texts = [apply_edits(file, fix.edits) for fix in hint.fixes]
+    assert texts == [f"x = 1\n{new}\ny = 2\n" for new in (named, removed)]
+    assert check(texts[0], finding("retained-graph", 1))[:2] == ([], [])
+    assert check(texts[1])[:2] == ([], [])
+
+
+def test_a_comment_without_names_where_nothing_is_reported_can_only_go() -> None:
+    _, (hint,), file = check("# torchwise: ignore\nx = 1\n")
+    assert [apply_edits(file, fix.edits) for fix in hint.fixes] == ["x = 1\n"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x = 1\n# torchwise: ignore-file[retained-graph]\nxs.append(loss)\n",
+        "xs.append(loss)  # torchwise: ignore-file[retained-graph]\n",
+    ],
+)
+def test_a_comment_for_the_file_in_another_place_is_a_hint(text: str) -> None:
+    kept, (hint,), file = check(text, finding("retained-graph", text.count("\n") - 1))
+    assert kept == ["retained-graph"]
+    assert "first statement" in hint.message
+    assert "torchwise" not in apply_edits(file, hint.fixes[-1].edits)
+
+
+def test_a_comment_for_the_file_without_names_gets_them() -> None:
+    text = "# torchwise: ignore-file\nxs.append(loss)\n"
+    _, (hint,), file = check(text, finding("retained-graph", 1), finding("unguarded-eval", 1))
+    named = apply_edits(file, hint.fixes[0].edits)
+    assert named.splitlines()[0] == "# torchwise: ignore-file[retained-graph, unguarded-eval]"
+
+
+def test_other_words_of_ours_are_no_suppressions() -> None:
+    text = "x = f()  # torchwise: batch=8\n# torchwise is a tool to ignore\n"
+    assert check(text)[:2] == ([], [])
+
+
 def test_one_unused_name_of_several_goes_alone() -> None:
     text = "xs.append(loss)  # torchwise: ignore[retained-graph, unguarded-eval] -- ok\n"
     _, hints, file = check(text, finding("retained-graph", 0))
@@ -185,6 +253,12 @@ def test_the_ignoring_fix_silences_the_finding(line: str, expected: str) -> None
     text = apply_edits(file, fix.edits)
     assert text == expected + "\r\n"
     assert check(text, finding("retained-graph", 0))[0] == []
+
+
+def test_the_ignoring_fix_completes_a_comment_without_names() -> None:
+    file = SourceFile("a.py", "xs.append(loss)  # torchwise: ignore\n")
+    text = apply_edits(file, ignore_here(file, finding("retained-graph", 0)).edits)
+    assert text == "xs.append(loss)  # torchwise: ignore[retained-graph]\n"
 
 
 def test_comments_are_found_in_code_that_does_not_parse() -> None:
