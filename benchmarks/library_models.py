@@ -36,7 +36,7 @@ def cases(site_packages: Path) -> Iterator[Case]:
             yield from find(folder)
 
 
-_LOSS = '''
+_LOSS = """
 def total(value):
     if torch.is_tensor(value):
         return value.float().sum() if value.requires_grad else 0
@@ -45,7 +45,7 @@ def total(value):
     if isinstance(value, (list, tuple)):
         return sum(total(part) for part in value)
     return 0
-'''
+"""
 
 
 def _script(imports: str, build: str, step: str, loss: str = "total(output)") -> str:
@@ -298,15 +298,18 @@ def smaller(config, count=4):
             smaller(value)
     for name in LAYERS:
         layers = vars(config).get(name)
-        if not isinstance(layers, int) or layers <= count:
+        patterns = [v for k, v in vars(config).items() if "layer" in k and isinstance(v, list) and v]
+        first = max([min(v) + 1 for v in patterns if all(type(i) is int for i in v)] + [0])
+        needed = max(count, first, vars(config).get("attn_layer_period") or 0)
+        if not isinstance(layers, int) or layers <= needed or "num_kv_shared_layers" in vars(config):
             continue
         lists = {k: v for k, v in vars(config).items() if isinstance(v, list) and len(v) == layers}
         kinds = [tuple(str(v[i]) for v in lists.values()) for i in range(layers)]
         firsts = [i for i in range(layers) if kinds[i] not in kinds[:i]]
-        kept = sorted(sorted(range(layers), key=lambda i: (i not in firsts, i))[:count])
+        kept = sorted(sorted(range(layers), key=lambda i: (i not in firsts, i))[:needed])
         for key, values in lists.items():
             setattr(config, key, [values[i] for i in kept])
-        setattr(config, name, count)
+        setattr(config, name, needed)
     return config
 '''
 
@@ -352,6 +355,8 @@ def _audio_step(first: str) -> str | None:
     if first not in inputs:
         return None
     return f"""values = {inputs[first]}
+if hasattr(config, "max_length") and hasattr(config, "num_mel_bins"):
+    values = torch.rand({BATCH}, config.max_length, config.num_mel_bins, device="cuda")
 labels = torch.ones({BATCH}, 8, dtype=torch.int64, device="cuda")
 if not type(model).__name__.endswith("ForCTC"):
     labels = torch.zeros({BATCH}, dtype=torch.int64, device="cuda")
@@ -361,7 +366,7 @@ output = model({first}=values, labels=labels)"""
 def _encoder_decoder_step(forward: list[str]) -> str | None:
     if "decoder_input_ids" not in forward:
         return None
-    labels = f'labels = torch.randint(0, 100, ({BATCH}, 32), device="cuda")'
+    labels = f'labels = torch.randint(0, 100, ({BATCH}, {SEQUENCE}), device="cuda")'
     if forward[0] in ("input_ids", "src_tokens"):
         return f"{_IDS}\n{labels}\noutput = model({forward[0]}=ids, labels=labels)"
     if forward[0] == "input_features":

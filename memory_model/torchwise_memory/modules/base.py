@@ -477,6 +477,8 @@ class Module:
     @visible(
         "register_state_dict_pre_hook",
         "register_load_state_dict_pre_hook",
+        "_register_load_state_dict_pre_hook",
+        "_register_state_dict_hook",
         "register_load_state_dict_post_hook",
     )
     def register_state_dict_hook(self, w: World, hook: Hook, with_module: bool = False) -> Handle:

@@ -121,4 +121,6 @@ def one_hot(w: World, input: Tensor, num_classes: int = -1) -> Tensor:
                 "torch.nn.functional.one_hot", "num_classes is not given and the largest index not known"
             )
         classes = int(max(known)) + 1
-    return w.new((*input.shape, classes), dtypes.int64, "one_hot", input.storage.device)
+    result = w.new((*input.shape, classes), dtypes.int64, "one_hot", input.storage.device)
+    result.storage.share = 1 / max(classes, 1)
+    return result

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from math import ceil
+
 from torchwise_memory.runtime.layout import broadcast
 from torchwise_memory.runtime.sequences import is_sequence, is_slice
 
 from .registry import method, operator
 from .support import (
     BOOL,
+    VALUE_LIMIT,
     Gradients,
     Saved,
     Shape,
@@ -186,6 +189,9 @@ def _true_count(w: World, mask: Tensor) -> int:
     known = values_of(mask)
     if known is not None:
         return len([value for value in known if value])
+    if mask.storage.share is not None:
+        w.assume("a one-hot mask picks equal shares (experts get equally many tokens)")
+        return ceil(mask.numel * mask.storage.share)
     w.assume("a mask picks every element (the number of true ones is not known)")
     return mask.numel
 
@@ -325,6 +331,11 @@ def masked_select(w: World, input: Tensor, mask: Tensor, *, out: None = None) ->
 @operator("torch.nonzero", method="nonzero")
 def nonzero(w: World, input: Tensor, *, out: None = None, as_tuple: bool = False) -> object:
     count = _true_count(w, input)
+    if count == input.numel and input.ndim == 1 and not as_tuple and count <= VALUE_LIMIT:
+        # all of them: the positions are known, on the card too
+        every = w.new((count, 1), dtypes.int64, "nonzero", input.storage.device)
+        every.storage.values = list(range(count))
+        return every
     if as_tuple:
         return tuple(
             w.new((count,), dtypes.int64, "nonzero", input.storage.device) for _ in range(max(input.ndim, 1))

@@ -365,6 +365,7 @@ def record_inplace(
     A view re-bases the tensor it is a view of, through a copy of the whole gradient.
     """
     target.storage.values = None
+    target.storage.share = None
     if not needs_graph(w, target, target.base, *others):
         return target
     if target.requires_grad and target.node is None and target.base is None:

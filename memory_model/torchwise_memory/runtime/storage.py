@@ -11,10 +11,11 @@ class Storage:
 
     A storage on the card owns a block and a ledger record; elsewhere both are None. `values` holds the
     elements of a small CPU tensor whose contents are known, one an element of the storage, else None;
-    operators that write must keep it true or drop it.
+    operators that write must keep it true or drop it. `share` is the part of the elements that are not zero,
+    where that much is known (one-hot encodings), else None.
     """
 
-    __slots__ = ("__weakref__", "block", "bytes", "device", "ledger", "record", "values")
+    __slots__ = ("__weakref__", "block", "bytes", "device", "ledger", "record", "share", "values")
 
     def __init__(
         self,
@@ -30,6 +31,7 @@ class Storage:
         self.bytes = bytes
         self.device = device
         self.values: list[float] | None = None
+        self.share: float | None = None
         self.block: Block | None = None
         self.record: Record | None = None
         if bytes > 0 and device.type == "cuda":

@@ -180,11 +180,7 @@ def _initialize(it: Interpreter, args: list[Value], keywords: Keywords) -> Value
     if len(args) > len(positional):
         raise it.error("TypeError", f"{instance.cls.name}() takes {len(positional)} positional arguments")
     given = {f.name: value for f, value in zip(positional, args, strict=False)}
-    is_open = instance.cls.trait("any_fields") is True
     for name, value in keywords.items():
-        if is_open and name not in fields:
-            instance.attributes[name] = value
-            continue
         if name not in fields or not fields[name].in_init or name in given:
             raise it.error("TypeError", f"{instance.cls.name}() got an unexpected keyword argument '{name}'")
         given[name] = value

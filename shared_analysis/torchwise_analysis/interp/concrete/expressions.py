@@ -135,6 +135,9 @@ def unary(it: Interpreter, node: nodes.Unary, frame: Frame) -> Value:
     operand = it.evaluate(node.operand, frame)
     if node.op == "not":
         undecided = it.undecided(operand)
+        if undecided and it.module_depth:
+            # inside a model a path is taken all the same: the opposite of what counts as false is true
+            return not it.truth(operand, node, frame)
         if undecided:
             return Unknown(f"the opposite of {undecided}", it.origin())
         return not it.truth(operand, node, frame)

@@ -13,12 +13,14 @@ from __future__ import annotations
 import json
 import os
 import posixpath
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 from torchwise_analysis.files import read_regular
 from torchwise_analysis.interp.concrete import text
+from torchwise_analysis.interp.concrete.classes import make_dataclass
 from torchwise_analysis.interp.concrete.errors import Stopped
 from torchwise_analysis.interp.concrete.library import files, training
 from torchwise_analysis.interp.concrete.library.autos import AutoTables
@@ -81,10 +83,25 @@ _NO_FIELDS = ("architectures", "transformers_version", "torch_dtype", "dtype", "
 _MAX_CONFIG_BYTES = 1 << 20
 # Model types whose published checkpoints hold float32.
 _STORED_IN_FLOAT = frozenset(
-    {"gpt2", "bert", "roberta", "distilbert", "albert", "electra", "vit", "deit", "t5", "bart", "clip", "xlm-roberta"}
+    {
+        "gpt2",
+        "bert",
+        "roberta",
+        "distilbert",
+        "albert",
+        "electra",
+        "vit",
+        "deit",
+        "t5",
+        "bart",
+        "clip",
+        "xlm-roberta",
+    }
 )
 
-_STARTED = frozenset({"t5", "mt5", "umt5", "longt5", "bart", "mbart", "marian", "pegasus", "blenderbot", "led"})
+_STARTED = frozenset(
+    {"t5", "mt5", "umt5", "longt5", "bart", "mbart", "marian", "pegasus", "blenderbot", "led"}
+)
 
 # Questions about the environment that are answered with yes.
 _PRESENT = frozenset(
@@ -439,7 +456,9 @@ def hub_file(name: str, file: str) -> tuple[str | None, str]:
     try:
         found = sorted(folder.glob(f"*/{file}"), key=lambda path: path.stat().st_mtime)
         if found:
-            return read_regular(str(found[-1]), _MAX_CONFIG_BYTES).decode("utf-8", "replace"), f"the hub's cache ({name})"
+            return read_regular(str(found[-1]), _MAX_CONFIG_BYTES).decode(
+                "utf-8", "replace"
+            ), f"the hub's cache ({name})"
     except OSError:
         return None, ""
     return None, ""
@@ -618,7 +637,9 @@ def decorator_space(it: Interpreter, name: str, scope: LazyScope | None) -> Name
                 return value
         if member == "logging" or member.endswith("logger"):
             return Unknown("a logger")
-        if member[:1].isupper() or (name == "huggingface_hub" and not member.startswith(("validate_", "is_"))):
+        if member[:1].isupper() or (
+            name == "huggingface_hub" and not member.startswith(("validate_", "is_"))
+        ):
             return Unknown(f"{name}.{member}")
         if member.startswith(("is_", "has_")):
             answer = member in _PRESENT
@@ -643,7 +664,9 @@ def _factory(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
 
 
 def outputs_space(it: Interpreter) -> Namespace:
-    """`transformers.modeling_outputs`: every name is a kind of ModelOutput."""
+    """`transformers.modeling_outputs`: kinds of ModelOutput, their fields found in the text of the file."""
+    source = it.project.find("transformers.modeling_outputs", "")
+    content = "" if source is None else it.project.text(source.path) or ""
 
     def resolve(name: str) -> Value:
         if not name[:1].isupper():
@@ -653,8 +676,15 @@ def outputs_space(it: Interpreter) -> Namespace:
         assert isinstance(base, Class)
         cls = Class(name, (base,), module="transformers.modeling_outputs")
         cls.mro = (cls, *base.mro)
-        cls.traits["any_fields"] = True
-        return cls
+        stated = re.search(rf"^class {name}\(\w+\):(.*?)(?=^class |^@|\Z)", content, re.MULTILINE | re.DOTALL)
+        names = (
+            re.findall(r"^    (\w+): ", re.sub(r'""".*?"""', "", stated[1], flags=re.DOTALL), re.MULTILINE)
+            if stated
+            else []
+        )
+        cls.members["__annotations__"] = dict.fromkeys(names, "object")
+        cls.members.update(dict.fromkeys(names))
+        return make_dataclass(it, cls, {})
 
     return Namespace("transformers.modeling_outputs", resolve=resolve)
 

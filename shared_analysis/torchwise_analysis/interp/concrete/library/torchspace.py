@@ -95,6 +95,7 @@ def _types(it: Interpreter) -> dict[str, Value]:
     ):
         made[f"torch.{name}"] = Builtin(f"torch.{name}", _typed_tensor(DTYPES[dtype]))
         made[f"torch.cuda.{name}"] = made[f"torch.{name}"]
+    made["torch.nn.attention.flex_attention.BlockMask"] = it.types.named("BlockMask")
     made["torch.Generator"] = Builtin("torch.Generator", lambda it, a, k: _generator())
     made["torch.finfo"] = Builtin("torch.finfo", _limits)
     made["torch.iinfo"] = Builtin("torch.iinfo", _limits)
@@ -532,6 +533,10 @@ def _inert() -> dict[str, Value]:
         "multiprocessing.set_start_method",
         "multiprocessing.set_sharing_strategy",
         "_dynamo.reset",
+        "_dynamo.mark_static_address",
+        "_dynamo.mark_static",
+        "_dynamo.mark_dynamic",
+        "_dynamo.graph_break",
         "_C._log_api_usage_once",
     ]:
         members[f"torch.{name}"] = Builtin(f"torch.{name}", nothing)
@@ -549,6 +554,8 @@ def _inert() -> dict[str, Value]:
         "amp.custom_bwd",
         "jit.ignore",
         "jit.unused",
+        "_dynamo.dont_skip_tracing",
+        "compiler.set_stance",
         "_dynamo.allow_in_graph",
         "compiler.allow_in_graph",
         "autograd.function.once_differentiable",
@@ -557,6 +564,7 @@ def _inert() -> dict[str, Value]:
     ]:
         members[f"torch.{name}"] = Builtin(f"torch.{name}", _identity_decorator)
     members["torch.compile"] = Builtin("torch.compile", _compile)
+    members["torch.jit.annotate"] = Builtin("torch.jit.annotate", lambda it, a, k: a[1])
     members["torch.load"] = Builtin(
         "torch.load", lambda it, a, k: Unknown("what torch.load reads", it.origin())
     )
