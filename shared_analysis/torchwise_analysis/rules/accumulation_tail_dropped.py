@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from torchwise_analysis.findings import Evidence, Fix, Place, Safety, Severity
 from torchwise_analysis.fixes import SourceFile
-from torchwise_analysis.interp.abstract.events import Backward, Clear, Step
-from torchwise_analysis.interp.abstract.loops import LoopPath
+from torchwise_analysis.interp.abstract.events import Backward, Clear, Event, Guard, Step
+from torchwise_analysis.interp.abstract.loops import LoopKind, LoopPath
 from torchwise_analysis.interp.abstract.trace import Trace
-from torchwise_analysis.interp.abstract.values import Gradients
 from torchwise_analysis.rules._frames import call_beside
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
 from torchwise_analysis.rules._reading import called, distinct, grade, step
@@ -28,8 +28,8 @@ def train(loader, epochs, window):
         for i, (x, y) in enumerate(loader):
             loss = nn.functional.cross_entropy(model(x), y)
             (loss / window).backward()
-            ^^^^^^^^^^^^^^^^^^^^^^^^^^ accumulation-tail-dropped warning likely
             if (i + 1) % window == 0:
+               ^^^^^^^^^^^^^^^^^^^^^ accumulation-tail-dropped warning likely
                 optimizer.step()
                 optimizer.zero_grad()
 """
@@ -68,7 +68,8 @@ RULE = Rule(
     right=Example("The last batch steps too", RIGHT),
     silent=(
         "a step on the last batch or behind the loop, also under a condition",
-        "the loop over epochs is not in view",
+        "the loop over epochs is not in view, unless a function named after an epoch begins with a clear",
+        "the counter goes on through the epochs, or a loop of a number of steps draws its batches itself",
         "a framework accumulates (Accelerate steps on the last batch by itself)",
         "no window: one backward for each step",
     ),
@@ -154,6 +155,143 @@ def train(loader):
 """,
         ),
         Example(
+            "Samples are counted, and each call begins with a clear",
+            """
+import torch
+from torch import nn
+
+
+class Agent:
+    def __init__(self, model, threshold):
+        self.model, self.threshold = model, threshold
+        self.optimizer = torch.optim.Adam(model.parameters())
+
+    def one_epoch(self, loader):
+        group = 0
+        self.optimizer.zero_grad()
+        for x, y in loader:
+            loss = nn.functional.cross_entropy(self.model(x), y)
+            (loss * len(x) / self.threshold).backward()
+            group += len(x)
+            if group >= self.threshold:
+               ^^^^^^^^^^^^^^^^^^^^^^^ accumulation-tail-dropped warning likely
+                self.optimizer.step()
+                self.optimizer.zero_grad()
+                group = 0
+
+    def whole_epoch(self, loader):
+        group = 0
+        self.optimizer.zero_grad()
+        for x, y in loader:
+            loss = nn.functional.cross_entropy(self.model(x), y)
+            (loss * len(x) / self.threshold).backward()
+            group += len(x)
+            if group >= self.threshold:
+                self.optimizer.step()
+                self.optimizer.zero_grad()
+                group = 0
+        if group:
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+""",
+        ),
+        Example(
+            "A window of varying length that a clear at the head of each epoch cuts off",
+            """
+import numpy as np
+import torch
+from torch import nn
+
+model = nn.Linear(12, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler()
+
+
+def train(loader, epochs, warmup):
+    last = -1
+    for epoch in range(epochs):
+        optimizer.zero_grad()
+        for i, (x, y) in enumerate(loader):
+            done = i + len(loader) * epoch
+            window = max(1, np.interp(done, [0, warmup], [1, 8]).round())
+            with torch.autocast("cuda", dtype=torch.float16):
+                loss = nn.functional.cross_entropy(model(x), y, reduction="sum")
+            scaler.scale(loss).backward()
+            if done - last >= window:
+               ^^^^^^^^^^^^^^^^^^^^^ accumulation-tail-dropped warning likely
+                scaler.step(optimizer)
+                scaler.update()
+                optimizer.zero_grad()
+                last = done
+""",
+        ),
+        Example(
+            "The first batch is stepped alone, a helper clears",
+            """
+import torch
+from torch import nn
+
+model = nn.Linear(12, 4)
+optimizers = [torch.optim.SGD(model.parameters(), lr=0.1)]
+
+
+def clear():
+    for one in optimizers:
+        one.zero_grad()
+
+
+def train(loader, window):
+    for epoch in range(10):
+        for i, (x, y) in enumerate(loader):
+            (nn.functional.cross_entropy(model(x), y) / window).backward()
+            if i % window == 0:
+               ^^^^^^^^^^^^^^^ accumulation-tail-dropped warning likely
+                for one in optimizers:
+                    one.step()
+                clear()
+""",
+        ),
+        Example(
+            "A flag for the last batch, a micro-batch loop, a loop of steps",
+            """
+import torch
+from torch import nn
+
+model = nn.Linear(12, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def flagged(loader, window):
+    for epoch in range(10):
+        optimizer.zero_grad()
+        for i, (x, y) in enumerate(loader):
+            is_last = i == len(loader) - 1
+            (nn.functional.cross_entropy(model(x), y) / window).backward()
+            if (i + 1) % window == 0 or is_last:
+                optimizer.step()
+                optimizer.zero_grad()
+
+
+def micro(loader, parts):
+    for x, y in loader:
+        optimizer.zero_grad()
+        for i, (a, b) in enumerate(zip(x.chunk(parts), y.chunk(parts))):
+            (nn.functional.cross_entropy(model(a), b) / parts).backward()
+            if i == parts - 1:
+                optimizer.step()
+
+
+def steps(batches, window, count):
+    optimizer.zero_grad()
+    for i in range(count * window):
+        x, y = next(batches)
+        (nn.functional.cross_entropy(model(x), y) / window).backward()
+        if (i + 1) % window == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+""",
+        ),
+        Example(
             "Accelerate steps on the last batch",
             """
 import torch
@@ -179,106 +317,186 @@ def train(loader):
 )
 
 
+class _Window(NamedTuple):
+    """Steps that a test of a counter lets pass only after several backwards at one place.
+
+    loop: the loops around the backward, the one over the batches last. guard: the test.
+    """
+
+    step: Step
+    backward: Backward
+    guard: Guard
+
+    @property
+    def loops(self) -> LoopPath:
+        return self.backward.loops
+
+
 def detect(trace: Trace) -> Iterator[Hit]:
-    windows = _windows(trace)
-    for event in trace.of_any(Clear, Backward):
-        if isinstance(event, Clear):
-            for one in _left_over(event.before, event.optimizer.id, windows):
-                if _is_outside(event, one[1]):
-                    yield _wiped(trace, event, *one)
-        elif event.how == "tensor":
-            for optimizer, before in event.before.items():
-                for place, stepped in _left_over(before, optimizer, windows):
-                    if place == event.place and _is_new_epoch(event, stepped, trace):
-                        yield _leaked(trace, stepped, place)
+    for window in _windows(trace):
+        if _is_flushed(trace, window):
+            continue
+        wiping = _wiping(trace, window)
+        if wiping is not None:
+            yield _wiped(trace, window, wiping)
+        elif _leaks(trace, window):
+            yield _leaked(trace, window)
 
 
-def _windows(trace: Trace) -> dict[tuple[int, Place], Step]:
-    """The step of each backward that runs several times before it, by optimizer and place of the backward."""
-    out: dict[tuple[int, Place], Step] = {}
+def _windows(trace: Trace) -> Iterator[_Window]:
+    """The windows of loops over data, each once."""
+    seen: set[tuple[int, Place]] = set()
+    by_place: dict[Place, list[Backward]] = {}
+    for backward in trace.backwards:
+        by_place.setdefault(backward.place, []).append(backward)
     for one in trace.steps:
-        is_counted = any(guard.kind in ("periodic", "flag") for guard in one.scene.guards)
-        for atom in one.before:
-            for place, runs in atom.sites:
-                if runs > 1 and not atom.applied and is_counted and one.loops:
-                    out.setdefault((one.optimizer.id, place), one)
-    return out
+        for place in sorted(_several(one), key=lambda place: (place.path, place.span)):
+            key = (one.optimizer.id, place)
+            if key in seen:
+                continue
+            before = [b for b in by_place.get(place, ()) if b.order < one.order and b.how == "tensor"]
+            window = _window(one, before[-1]) if before else None
+            if window is not None:
+                seen.add(key)
+                yield window
 
 
-def _left_over(
-    before: Gradients, optimizer: int, windows: dict[tuple[int, Place], Step]
-) -> Iterator[tuple[Place, Step]]:
-    """Backwards of windows whose gradients are certainly still unused."""
-    if not before or any(atom.applied or not atom.sites for atom in before):
-        return
-    for place in sorted({p for atom in before for p, _ in atom.sites}, key=lambda p: (p.path, p.span)):
-        if (optimizer, place) in windows:
-            yield place, windows[optimizer, place]
+def _several(one: Step) -> set[Place]:
+    """Places whose backward ran several times for this step."""
+    return {place for atom in one.before if not atom.applied for place, runs in atom.sites if runs > 1}
 
 
-def _is_outside(clear: Clear, one: Step) -> bool:
-    """Does the clear belong to a loop around the loop of the step?"""
-    places = [turn.loop.place for turn in one.loops]
-    return (
-        0 < len(clear.loops) < len(places)
-        and [t.loop.place for t in clear.loops] == places[: len(clear.loops)]
-    )
+def _window(one: Step, backward: Backward) -> _Window | None:
+    loops = backward.loops
+    if not loops or loops[-1].loop.kind not in (LoopKind.BATCHES, LoopKind.UNKNOWN):
+        return None
+    if _places(one.loops)[: len(loops)] != _places(loops):
+        return None
+    before = {guard.place for guard in backward.scene.guards}
+    passed = [guard for guard in one.scene.guards if guard.place not in before]
+    guard = next((g for g in passed if g.kind == "periodic" and g.test in ("counted", ">=", ">")), None)
+    return None if guard is None else _Window(one, backward, guard)
 
 
-def _is_new_epoch(backward: Backward, one: Step, trace: Trace) -> bool:
-    """The first iteration of the step's loop in a later iteration of a loop around it."""
-    turns = backward.loops
-    if len(turns) < 2 or [t.loop.place for t in turns] != [t.loop.place for t in one.loops]:
+def _places(loops: LoopPath) -> list[Place]:
+    return [turn.loop.place for turn in loops]
+
+
+def _is_flushed(trace: Trace, window: _Window) -> bool:
+    """May something else apply what is left: a step behind the loop, on the last batch, on another test?"""
+    around = _places(window.loops)
+    for one in trace.steps:
+        if one.optimizer.id != window.step.optimizer.id:
+            continue
+        if _is_beside(one, around) and one.order > window.backward.order:
+            return True
+        if _places(one.loops)[: len(around)] != around:
+            continue
+        passed = [guard for guard in one.scene.guards if guard.place == window.guard.place]
+        if not passed:
+            return True
+        if any(_may_be_the_end(guard, passed[-1]) for guard in one.scene.guards):
+            return True
+    return False
+
+
+def _is_beside(event: Event, around: list[Place]) -> bool:
+    """Does it happen in the loop over epochs, or around it, but not in the loop over the batches?"""
+    places = _places(event.loops)
+    shared = 0
+    while shared < min(len(places), len(around)) and places[shared] == around[shared]:
+        shared += 1
+    return shared < len(around) and (shared == len(places) or shared == len(around) - 1)
+
+
+def _may_be_the_end(guard: Guard, window: Guard) -> bool:
+    """Is it another operand of the window's condition, true for the last batch perhaps?"""
+    if guard.group != window.group or guard.place == window.place:
         return False
-    is_first = turns[-1].iteration == 0 and turns[-2].iteration > 0 and not turns[-2].loop.is_call
-    return is_first and _restarts(one, trace)
+    return guard.kind == "periodic" or any(word in (guard.symbol or "") for word in ("[]", "last", "end"))
 
 
-def _restarts(one: Step, trace: Trace) -> bool:
+def _wiping(trace: Trace, window: _Window) -> Clear | None:
+    """The clear outside the loop that takes away what a window has begun."""
+    around = _places(window.loops)
+    outside = [
+        clear
+        for clear in trace.clears
+        if clear.optimizer.id == window.step.optimizer.id and _is_beside(clear, around)
+    ]
+    for clear in outside:
+        if any(
+            not atom.applied and window.backward.place in {place for place, _ in atom.sites}
+            for atom in clear.before
+        ):
+            return clear
+    is_of_epoch = "epoch" in window.step.scene.function.lower()
+    if not is_of_epoch or any(not turn.loop.is_call for turn in window.loops[:-1]):
+        return None
+    # A function for one epoch: its next call clears what this one left, or nothing ever applies it.
+    frame = window.step.scene.frame
+    own = [c for c in outside if frame in (c.scene.frame, *(caller.frame for caller in c.calls))]
+    return next((clear for clear in own if clear.order < window.backward.order), None)
+
+
+def _leaks(trace: Trace, window: _Window) -> bool:
+    """Does a window that began in one epoch end in the next, although the count begins anew?"""
+    epochs = [turn for turn in window.loops[:-1] if not turn.loop.is_call]
+    return bool(epochs) and window.guard.test == "counted" and _restarts(trace, window)
+
+
+def _restarts(trace: Trace, window: _Window) -> bool:
     """Does the counter of the window begin anew in each epoch? Then a window never spans two of them."""
-    epochs: dict[LoopPath, list[int]] = {}
+    depth, one = len(window.loops) - 1, window.step
+    epochs: dict[LoopPath, dict[int, None]] = {}
     for other in trace.steps:
-        if other.place == one.place and other.optimizer.id == one.optimizer.id and other.loops:
-            epochs.setdefault(other.loops[:-1], []).append(other.loops[-1].iteration)
-    return len({tuple(turns) for turns in epochs.values()}) == 1
+        if other.place == one.place and other.optimizer.id == one.optimizer.id and len(other.loops) > depth:
+            epochs.setdefault(other.loops[:depth], {})[other.loops[depth].iteration] = None
+    return len(epochs) > 1 and len({tuple(turns) for turns in epochs.values()}) == 1
 
 
-def _wiped(trace: Trace, clear: Clear, place: Place, one: Step) -> Hit:
+def _wiped(trace: Trace, window: _Window, clear: Clear) -> Hit:
     message = (
         "micro-batches behind the last full window are computed and then cleared without a step: up to "
         "window - 1 of them in every epoch. Step on the last batch too."
     )
-    backward = next(
-        (b for b in reversed(trace.backwards) if b.place == place and b.order < clear.order), None
-    )
-    place = place if backward is None else call_beside(backward, clear)
-    links = [Evidence(place, "this backward belongs to a window of several batches")]
-    links += step(one.place, f"{called(one.optimizer, 'the optimizer')} steps on full windows only")
+    links = _chain(window)
     links += step(clear.place, "the rest of an epoch is cleared here")
-    return _hit(trace, place, one, message, links)
+    at_clear = Evidence(call_beside(clear, window.step), "what is left is cleared here")
+    return _hit(trace, window, message, links, (at_clear,))
 
 
-def _leaked(trace: Trace, one: Step, place: Place) -> Hit:
-    guard = next((g for g in reversed(one.scene.guards) if g.kind in ("periodic", "flag")), None)
+def _leaked(trace: Trace, window: _Window) -> Hit:
     message = (
         "gradients behind the last full window stay until the next epoch, whose first step is too large. "
         "Step on the last batch too."
     )
-    links = [Evidence(place, "this backward belongs to a window of several batches")]
-    links += step(one.place, f"{called(one.optimizer, 'the optimizer')} steps on full windows only")
-    return _hit(trace, guard.place if guard else one.place, one, message, links)
+    return _hit(trace, window, message, _chain(window))
 
 
-def _hit(trace: Trace, place: Place, one: Step, message: str, links: list[Evidence]) -> Hit:
-    beliefs = 1 + int(one.optimizer.id in trace.escaped)
+def _chain(window: _Window) -> list[Evidence]:
+    links = [Evidence(window.backward.place, "this backward belongs to a window of several batches")]
+    name = called(window.step.optimizer, "the optimizer")
+    return [*links, *step(window.step.place, f"{name} steps on full windows only")]
+
+
+def _hit(
+    trace: Trace,
+    window: _Window,
+    message: str,
+    links: list[Evidence],
+    elsewhere: tuple[Evidence, ...] = (),
+) -> Hit:
+    beliefs = 1 + int(window.step.optimizer.id in trace.escaped)
     return Hit(
-        place,
+        window.guard.place,
         Severity.WARNING,
         grade(beliefs),
         message,
         distinct(links),
-        frozenset({("optimizer", one.optimizer.id)}),
-        one,
+        frozenset({("optimizer", window.step.optimizer.id)}),
+        window.step,
+        elsewhere,
     )
 
 

@@ -308,6 +308,32 @@ def scaler_other(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
     return va.UNKNOWN
 
 
+# --------------------------------------------------------------------------- apex
+
+
+@function("apex.amp.initialize")
+def apex_initialize(m: Machine, call: Call) -> va.Value:
+    """Gives back what it got. [apex.amp: models and optimizers are patched in place.]"""
+    given = [call.get("models", 0), call.get("optimizers", 1)]
+    values = [value for value in given if value is not None]
+    if not values:
+        return va.UNKNOWN
+    return values[0] if len(values) == 1 else m.sequence(values, call.node, va.Kind.TUPLE)
+
+
+@function("apex.amp.scale_loss")
+def apex_scale(m: Machine, call: Call) -> va.Value:
+    """The loss to run backward on; leaving the block unscales the gradients."""
+    return call.get("loss", 0) or va.UNKNOWN
+
+
+@function("apex.amp.master_params")
+def apex_parameters(m: Machine, call: Call) -> va.Value:
+    optimizer = first_known(call.first() or va.UNKNOWN)
+    owned = m.owns.get(optimizer.id) if isinstance(optimizer, va.Obj) else None
+    return va.Parameters(None, owned) if owned else va.UNKNOWN
+
+
 # --------------------------------------------------------------------------- gradients by hand
 
 

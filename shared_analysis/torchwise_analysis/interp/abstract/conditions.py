@@ -14,15 +14,15 @@ from torchwise_analysis.interp.abstract import values as va
 from torchwise_analysis.interp.abstract.frames import World
 from torchwise_analysis.interp.abstract.join import union
 from torchwise_analysis.interp.abstract.machine import Machine, first_known
-from torchwise_analysis.interp.abstract.static import text_of
+from torchwise_analysis.interp.abstract.static import names_in, text_of
 from torchwise_analysis.interp.core import constants
 from torchwise_analysis.quick import replace
 from torchwise_analysis.source import nodes as nd
 
 _WITNESS = 2
 
-# place, kind, symbol and polarity of one test; whether ranks part there
-Tested = tuple[nd.Expr, str, "str | None", bool, bool]
+# place, kind, symbol and polarity of one test; whether ranks part there; how a counter is tested
+Tested = tuple[nd.Expr, str, "str | None", bool, bool, str]
 
 _TRAINING = frozenset(["train", "new"])
 
@@ -80,12 +80,22 @@ def _test(m: Machine, node: nd.Expr, decide: bool, polarity: bool) -> tuple[bool
     tests = cast("list[Tested]", m.tested)
     if not (isinstance(value, va.Const) and value.counter is None):
         kind, symbol = _classify(m, value, node)
-        tests.append((node, kind, symbol, polarity, _parts_ranks(m, value, node)))
+        if kind in ("value", "flag") and _is_carried(m, node):
+            kind = "periodic"
+        tests.append((node, kind, symbol, polarity, _parts_ranks(m, value, node), _how_tested(value, node)))
     if isinstance(value, va.Tensor):
         m.library.host_sync(m, value, node, "if")
     if known is None and decide:
         known = _decide(m, value, node)
     return known, value
+
+
+def _is_carried(m: Machine, node: nd.Expr) -> bool:
+    """Does the test compare what the turns of a loop of this function hand on to each other?"""
+    if not isinstance(node, nd.Compare):
+        return False
+    carried = [turn.loop.carried for turn in m.loops[len(m.frames[-1].loops) :] if turn.loop.carried]
+    return any(not names.isdisjoint(names_in(node)) for names in carried)
 
 
 def last_tests(m: Machine) -> list[Tested]:
@@ -101,10 +111,16 @@ def guarded(
     return (
         *guards,
         *(
-            ev.Guard(m.place(n), kind, taken is polarity, symbol, parts)
-            for n, kind, symbol, polarity, parts in tests
+            ev.Guard(m.place(n), kind, taken is polarity, symbol, parts, len(guards), how)
+            for n, kind, symbol, polarity, parts, how in tests
         ),
     )
+
+
+def _how_tested(value: va.Value, node: nd.Expr) -> str:
+    if isinstance(value, va.Const):
+        return "counted"
+    return node.ops[0] if isinstance(node, nd.Compare) and len(node.ops) == 1 else ""
 
 
 def _parts_ranks(m: Machine, value: va.Value, node: nd.Expr) -> bool:
@@ -263,7 +279,17 @@ def _flag(m: Machine, op: str, left: va.Value, right: va.Value) -> va.Unknown:
         plain = {"!=": "==", "is not": "is", "not in": "in"}.get(op, op)
         offset = f"+{left.offset}" if isinstance(left, va.Unknown) and left.offset else ""
         return va.unknown(f"{symbol}{offset} {plain} {right.value!r}"[:120], 0, plain != op, taint, varies)
+    other = right.symbol if isinstance(right, (va.Unknown, va.Obj)) else None
+    if symbol and other and _is_setting(left) and _is_setting(right):
+        return va.unknown(f"{symbol} {op} {other}"[:120], 0, False, taint, varies)
     return va.unknown(None, taint=taint, varies=varies)
+
+
+def _is_setting(value: va.Value) -> bool:
+    """Is it a number that stays what it is: neither of the data nor counted?"""
+    if isinstance(value, va.Unknown):
+        return not value.varies and not value.offset and "[]" not in (value.symbol or "[]")
+    return isinstance(value, va.Obj) and value.kind is va.Kind.OPAQUE
 
 
 def _compare_none(positive: bool, left: va.Value) -> va.Value:
@@ -333,6 +359,9 @@ def _compare_counter(m: Machine, op: str, left: va.Const, right: va.Unknown | va
     symbol = right.symbol
     offset = right.offset if isinstance(right, va.Unknown) else 0
     undecided = va.unknown(None, taint=m.taint(right) | {"counter"}, varies=True)
+    if counter.last is not None and (offset == -1 or "len(" in (symbol or "")):
+        known = _compare_end(op, counter.last)
+        return undecided if known is None else va.Const(None, known, va.Counter())
     if counter.modulus is not None:
         if op in ("==", "!=") and offset == -1 and counter.modulus == symbol:
             return va.Const(None, (left.value == _WITNESS - 1) is (op == "=="), va.Counter())
@@ -342,6 +371,13 @@ def _compare_counter(m: Machine, op: str, left: va.Const, right: va.Unknown | va
     if op in ("==", ">=") and 0 < left.value <= _WITNESS and _is_window(symbol):
         return va.Const(None, left.value == _WITNESS, va.Counter())
     return undecided
+
+
+def _compare_end(op: str, is_last: bool) -> bool | None:
+    """An index against the number of turns, one less or not: `i == n - 1`, `i + 1 < len(loader)`."""
+    if op in ("==", ">="):
+        return is_last
+    return not is_last if op in ("!=", "<") else None
 
 
 def _is_window(symbol: str) -> bool:

@@ -446,6 +446,8 @@ def _operate(m: Machine, op: str, left: va.Value, right: va.Value, node: nd.Node
     distance = right.value if isinstance(right, va.Const) and not right.counter else None
     if op in ("+", "-") and isinstance(left, va.Unknown) and left.symbol and isinstance(distance, int):
         return replace(left, offset=left.offset + (distance if op == "+" else -distance))
+    if op in ("+", "-") and distance == 1 and isinstance(left, va.Obj) and _is_number_by_use(m, left):
+        return va.unknown(left.symbol, 1 if op == "+" else -1)
     data = left if isinstance(left, va.Obj) else right if isinstance(right, va.Obj) else None
     moving = any(
         (isinstance(v, va.Const) and v.counter) or (isinstance(v, va.Unknown) and v.varies)
@@ -487,7 +489,14 @@ def _operate_constants(op: str, left: va.Const, right: va.Const) -> va.Value:
         value = constants.binary(op, left.value, right.value)
     except (constants.TooLarge, TypeError, ValueError, ArithmeticError):
         return va.UNKNOWN
-    return va.Const(None, value, va.Counter() if counter else None)
+    return va.Const(None, value, va.Counter(last=_last_after(op, left, right)) if counter else None)
+
+
+def _last_after(op: str, left: va.Const, right: va.Const) -> bool | None:
+    """An index stays one when a number is added to it."""
+    index, number = (left, right) if left.counter else (right, left)
+    is_shifted = number.counter is None and (op == "+" or (op == "-" and index is left))
+    return index.counter.last if is_shifted and index.counter and index.counter.modulus is None else None
 
 
 def _operate_tensor(m: Machine, op: str, left: va.Value, right: va.Value, node: nd.Node) -> va.Tensor:
@@ -580,6 +589,11 @@ def _common_reduction(a: str | None, b: str | None) -> str | None:
     if "mean" in (a, b) and "sum" not in (a, b):
         return "mean"
     return None
+
+
+def _is_number_by_use(m: Machine, obj: va.Obj) -> bool:
+    """An argument to which 1 is added, or that is taken less 1, is most likely a count."""
+    return obj.kind is va.Kind.OPAQUE and obj.symbol is not None and _scalar_like(m, obj)
 
 
 def _scalar_like(m: Machine, obj: va.Obj) -> bool:

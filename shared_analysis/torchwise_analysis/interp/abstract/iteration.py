@@ -87,11 +87,17 @@ def _constant_elements(over: va.Const, turns: int) -> tuple[Sequence[va.Value], 
     if isinstance(value, range):
         count = len(value)
         shown = list(value[: turns if count > _SHORT else count])
-        return [va.Const(None, v, va.Counter()) for v in shown], LoopKind.RANGE, count
+        return _indices(shown), LoopKind.RANGE, count
     if isinstance(value, (str, bytes, tuple)):
         parts = list(cast("Sequence[object]", value))
         return [va.Const(None, v) for v in parts[:_SHORT]], LoopKind.LITERAL, len(parts)
     return [va.UNKNOWN] * turns, LoopKind.UNKNOWN, None
+
+
+def _indices(numbers: Sequence[int]) -> list[va.Const]:
+    """Index values of a loop; the last turn that is run stands for the last one."""
+    last = len(numbers) - 1
+    return [va.Const(None, n, va.Counter(last=i == last)) for i, n in enumerate(numbers)]
 
 
 def _iterator_elements(
@@ -103,15 +109,13 @@ def _iterator_elements(
         first = start.value if isinstance(start, va.Const) and isinstance(start.value, int) else 0
         counts = [int(trait[6:]) for trait in over.traits if trait.startswith("count:")]
         count = counts[0] if counts else None
-        return [va.Const(None, first + i, va.Counter()) for i in range(turns)], LoopKind.RANGE, count
+        return _indices(range(first, first + turns)), LoopKind.RANGE, count
     if name == "enumerate":
         start = over.arguments.get("start", 1)
         first = start.value if isinstance(start, va.Const) and isinstance(start.value, int) else 0
         inner, kind, count = _elements(m, first_known(over.over[0]), turns, node)
-        pairs = [
-            m.sequence((va.Const(None, first + i, va.Counter()), e), None, va.Kind.TUPLE)
-            for i, e in enumerate(inner)
-        ]
+        indices = _indices(range(first, first + len(inner)))
+        pairs = [m.sequence(pair, None, va.Kind.TUPLE) for pair in zip(indices, inner, strict=True)]
         return pairs, kind, count
     if name == "zip":
         columns = [_elements(m, first_known(o), turns, node) for o in over.over]

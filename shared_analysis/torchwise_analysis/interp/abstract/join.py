@@ -7,6 +7,7 @@ from typing import cast
 from torchwise_analysis.interp.abstract import values as va
 
 WIDTH = 6
+_WIDTH_OF_OPTIMIZERS = 16  # one for each name that a setting can have
 CONTENTS = 12
 
 
@@ -76,7 +77,8 @@ def union(members: list[va.Value], evidence: va.Link | None) -> va.Value:
     """A union of bounded width; unknowns are given up before objects."""
     if len(members) > WIDTH:
         known = [m for m in members if not isinstance(m, va.Unknown)]
-        if len(known) > WIDTH or not known:
+        are_optimizers = all(isinstance(m, va.Obj) and m.kind is va.Kind.OPTIMIZER for m in known)
+        if len(known) > (_WIDTH_OF_OPTIMIZERS if are_optimizers else WIDTH) or not known:
             return va.Unknown(evidence, taint=frozenset(["joined"]))
         members = known
     return members[0] if len(members) == 1 else va.Union(evidence, tuple(members))

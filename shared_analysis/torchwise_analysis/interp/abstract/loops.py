@@ -36,6 +36,7 @@ class Loop:
     source: id of the loader or object it walks over. has_inner: another loop runs inside it.
     window: its body tests a counter, so iterations are counted exactly with a witness.
     repeats: its turns are alike but for what they draw. draws: `next` is called in it.
+    carried: names of what one turn hands on to the next.
     """
 
     place: Place
@@ -47,6 +48,7 @@ class Loop:
     window: bool = False
     repeats: bool = False
     draws: bool = False
+    carried: frozenset[str] = frozenset()
 
     @property
     def is_call(self) -> bool:

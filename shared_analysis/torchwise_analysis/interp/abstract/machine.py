@@ -80,6 +80,8 @@ class Meanings(Protocol):
         self, m: Machine, receiver: va.Obj, name: str, value: va.Value, node: nd.Node
     ) -> va.Value: ...
 
+    def tested(self, m: Machine, value: va.Value, node: nd.Node) -> None: ...
+
     def host_sync(self, m: Machine, value: va.Tensor, node: nd.Node, how: str) -> None: ...
 
     def compared(self, m: Machine, value: va.Tensor, node: nd.Node) -> va.Value: ...
@@ -218,11 +220,20 @@ class Base:
         frames = {self.scope[0], *self.tables["modules"].values()}
         return frozenset(
             member.id
-            for key, value in self.facts.items()
-            if (key[0] == "a" or (key[0] == "v" and key[1] in frames)) and isinstance(value, va.Value)
+            for key, fact in self.facts.items()
+            if key[0] in ("a", "c", "d") or (key[0] == "v" and key[1] in frames)
+            for value in _values_in(fact)
             for member in va.alternatives(value)
             if isinstance(member, va.Obj)
         )
+
+
+def _values_in(fact: object) -> list[va.Value]:
+    """What an attribute, a variable or the contents of a container hold."""
+    if isinstance(fact, dict):
+        fact = tuple(cast("dict[object, object]", fact).values())
+    held = cast("tuple[object, ...]", fact) if isinstance(fact, tuple) else (fact,)
+    return [value for value in held if isinstance(value, va.Value)]
 
 
 class Machine:
@@ -510,6 +521,7 @@ class Machine:
                     bool(facts and facts.window),
                     bool(facts and facts.repeats),
                     bool(facts and facts.draws),
+                    facts.carried if facts else frozenset(),
                 )
         return found
 

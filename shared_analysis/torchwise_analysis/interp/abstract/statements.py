@@ -87,6 +87,8 @@ def aug_assign(m: Machine, node: nd.AugAssign) -> None:
         and m.loops
     ):
         result = va.Const(None, result.value, va.Counter())
+    if isinstance(result, va.Unknown) and node.op in ("+", "-") and m.loops:
+        result = va.unknown(None, taint=result.taint, varies=True)  # it moves with the turns of the loop
     expressions.assign(m, node.target, result, node, node.value)
 
 
@@ -159,7 +161,9 @@ def assert_(m: Machine, node: nd.Assert) -> None:
 
 
 def if_(m: Machine, node: nd.If) -> None:
-    truth, _ = conditions.test(m, node.test)
+    truth, tested = conditions.test(m, node.test)
+    if isinstance(tested, va.Unknown) and tested.taint:
+        m.library.tested(m, tested, node.test)
     if node.body and isinstance(node.body[-1], nd.Break):
         _bounded(m, node.test, (">=", ">", "=="))
     tests, guards = conditions.last_tests(m), m.guards

@@ -36,12 +36,14 @@ class LoopFacts:
     """window: a test in the body looks at a counter; has_inner: the body holds a loop.
 
     repeats: turns are alike, their number is only compared. draws: `next` is called.
+    carried: what one turn hands on to the next (`seen += len(x)`), and what is computed from that.
     """
 
     window: bool
     has_inner: bool
     repeats: bool
     draws: bool
+    carried: frozenset[str]
 
 
 def children(node: nd.Node) -> list[nd.Node]:
@@ -287,9 +289,48 @@ def loop_facts(loop: nd.For | nd.While) -> LoopFacts:
                 tests.update(id(n) for n in walk(node.test))
                 window = window or _opens_window(node)
         elif isinstance(node, nd.Binary) and node.op == "%" and id(node) not in tests:
-            window = window or not counters.isdisjoint(_names(node.left))
+            window = window or not counters.isdisjoint(names_in(node.left))
     repeats = isinstance(loop, nd.For) and isinstance(loop.target, nd.Name) and _repeats(loop, loop.target.id)
-    return LoopFacts(window, has_inner, repeats, draws)
+    return LoopFacts(window, has_inner, repeats, draws, _carried(loop))
+
+
+def _carried(loop: nd.For | nd.While) -> frozenset[str]:
+    """Names that the body computes from what they were in the turn before, and what follows from them."""
+    found: set[str] = set()
+    bound: list[tuple[str, set[str]]] = []
+    for node in walk(loop, into_functions=False):
+        if isinstance(node, nd.AugAssign) and node.op in ("+", "-"):
+            found.add(text_of(node.target) or "")
+        elif isinstance(node, nd.Assign):
+            bound += [
+                (name, names_in(node.value)) for target in node.targets for name in _bound_names(target)
+            ]
+        elif isinstance(node, nd.For) and node is not loop:
+            bound += _walked(node.target, node.iter)
+    found.update(name for name, sources in bound if name in sources)
+    size = -1
+    while size != len(found):
+        size = len(found)
+        found.update(name for name, sources in bound if not found.isdisjoint(sources))
+    return frozenset(found - {""})
+
+
+def _walked(target: nd.Expr, over: nd.Expr) -> list[tuple[str, set[str]]]:
+    """Names that a loop binds, with the names that each of them comes from."""
+    if isinstance(over, nd.Call) and isinstance(target, nd.TupleExpr):
+        how, parts = text_of(over.func), target.elements
+        if how == "enumerate" and len(parts) == 2 and over.args:
+            return _walked(parts[1], over.args[0])
+        if how == "zip" and len(parts) == len(over.args):
+            return [pair for part, one in zip(parts, over.args, strict=True) for pair in _walked(part, one)]
+    return [(name, names_in(over)) for name in _bound_names(target)]
+
+
+def _bound_names(target: nd.Expr) -> list[str]:
+    if isinstance(target, (nd.TupleExpr, nd.ListExpr)):
+        return [name for element in target.elements for name in _bound_names(element)]
+    text = text_of(target)
+    return [] if text is None else [text]
 
 
 def _repeats(loop: nd.For, counter: str) -> bool:
@@ -309,7 +350,7 @@ def _counters(loop: nd.For | nd.While) -> frozenset[str]:
     """Names that count the turns of this loop: its targets, and what its body adds to."""
     found: set[str] = set()
     if isinstance(loop, nd.For):
-        found.update(_names(loop.target))
+        found.update(names_in(loop.target))
     for node in walk(loop, into_functions=False):
         if isinstance(node, nd.AugAssign) and node.op in ("+", "-"):
             text = text_of(node.target)
@@ -318,7 +359,7 @@ def _counters(loop: nd.For | nd.While) -> frozenset[str]:
     return frozenset(found)
 
 
-def _names(node: nd.Expr) -> set[str]:
+def names_in(node: nd.Expr) -> set[str]:
     """Dotted names and plain names in an expression."""
     found: set[str] = set()
     for inner in walk(node):
@@ -399,7 +440,7 @@ def _tests_counter(test: nd.Expr, counters: frozenset[str]) -> bool:
         return any(_tests_counter(v, counters) for v in test.values)
     if isinstance(test, nd.Unary):
         return _tests_counter(test.operand, counters)
-    return not counters.isdisjoint(_names(test))
+    return not counters.isdisjoint(names_in(test))
 
 
 def _flatten(body: nd.Block) -> Iterator[nd.Stmt]:

@@ -81,11 +81,13 @@ class Counter:
     """Why a constant moves with a loop: its witness run counts it.
 
     `modulus` is the divisor when the constant is `counter % divisor`: an int, or the symbol of an
-    unknown one; `folded` says that a witness (2) stands for the real divisor.
+    unknown one; `folded` says that a witness (2) stands for the real divisor. `last`: whether the turn is
+    taken for the last one, of a loop whose index this is (None: it is no index).
     """
 
     modulus: int | str | None = None
     folded: bool = False
+    last: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
