@@ -360,7 +360,7 @@ def _whole_removal(file: SourceFile, line: int, start: int, match: re.Match[str]
 
 
 def _removed(file: SourceFile, line: int, start: int, end: int) -> Edit:
-    """Without a part of a comment: the blanks before it go too, or the whole line when nothing else is on it."""
+    """Without a part of a comment: the blanks before it go too, or the line when nothing else is on it."""
     text = file.line(line)
     before, after = text[:start].rstrip(), text[end:].lstrip()
     if not before and not after:
