@@ -26,6 +26,8 @@ from torchwise_server.reporters.words import one_line
 if TYPE_CHECKING:
     from types import FrameType
 
+    from rich.console import Console
+
     from torchwise_analysis.fixes import Applied, Repair
     from torchwise_server.cli.editable import Editable
     from torchwise_server.cli.reading import Reader
@@ -269,27 +271,48 @@ def _report(
     if options.format == "json":
         say(json.dumps(_as_dict(fixed, failures, reader), indent=1))
         return
-    lines: list[str] = []
+    console = None if quiet else report_console()
+    rows: list[tuple[str, str, str, str]] = []
     for one in fixed:
         if one.why:
-            lines.append(f"{shown_path(one.file.path)}: {one.why}")
+            rows.append((shown_path(one.file.path), one.why, "", ""))
         elif not quiet:
-            lines += [_applied_line(each, reader) for each in one.repair.applied]
+            rows += [_applied(each, reader) for each in one.repair.applied]
     for failure in failures:
         where = "" if failure.line is None else f":{reader.sources.line(failure.path, failure.line)}"
-        lines.append(f"{shown_path(failure.path)}{where}: {failure.message}")
-    lines.append(_summary(fixed, options))
-    text = "\n".join(one_line(line) for line in lines)
-    if quiet:
-        complain(text)
+        rows.append((f"{shown_path(failure.path)}{where}", failure.message, "", ""))
+    lines = [
+        ": ".join(part for part in (where, rule, title) if part) + mark for where, rule, title, mark in rows
+    ]
+    lines = [one_line(line) for line in (*lines, *_summary(fixed, options))]
+    if console is None:
+        complain("\n".join(lines))
+    elif not console.is_terminal:
+        say("\n".join(lines))
     else:
-        say(text)
+        _show(rows, _summary(fixed, options), console)
 
 
-def _applied_line(one: Applied, reader: Reader) -> str:
+def _show(rows: Sequence[tuple[str, str, str, str]], summary: Sequence[str], console: Console) -> None:
+    """The same for a terminal."""
+    from rich.text import Text
+
+    for where, rule, title, mark in rows:
+        line = Text(one_line(where), style="bold").append("  ")
+        line.append(one_line(rule), style="bold green" if title else "magenta")
+        line.append(f"  {one_line(title)}" if title else "", style="not bold").append(mark, style="yellow")
+        console.print(line, highlight=False)
+    if rows:
+        console.print()
+    first, *others = summary
+    console.print(Text(one_line(first), style="bold"))
+    for other in others:
+        console.print(Text(one_line(other), style="dim"))
+
+
+def _applied(one: Applied, reader: Reader) -> tuple[str, str, str, str]:
     place = one.finding.place
-    where = f"{reader.sources.name(place.path)}:{reader.sources.line(place.path, place.span.line)}"
-    return f"{where}: {one.finding.rule}: {one.fix.title}{_mark(one)}"
+    return reader.sources.at(place.path, place.span.line), one.finding.rule, one.fix.title, _mark(one)
 
 
 def _mark(one: Applied) -> str:
@@ -297,7 +320,7 @@ def _mark(one: Applied) -> str:
     return " (unsafe)" if is_unmarked else ""
 
 
-def _summary(fixed: Sequence[_Fixed], options: argparse.Namespace) -> str:
+def _summary(fixed: Sequence[_Fixed], options: argparse.Namespace) -> list[str]:
     from torchwise_server.reporters.words import count
 
     done = sum(len(one.repair.applied) for one in fixed if one.is_changed)
@@ -308,14 +331,14 @@ def _summary(fixed: Sequence[_Fixed], options: argparse.Namespace) -> str:
     unsafe = sum(any(_is_edit(fix, Safety.UNSAFE) for fix in finding.fixes) for finding in left)
     refused = sum(len(one.repair.refused) for one in fixed)
     if unsafe and not options.unsafe:
-        parts.append(f"{unsafe} more with --unsafe, which changes training (look first: --unsafe --diff)")
+        parts.append(f"{unsafe} more with --unsafe, which changes training; look first: --unsafe --diff")
     if refused:
         fixes = "1 fix" if refused == 1 else f"{refused} fixes"
         parts.append(f"{fixes} left out: the result was not better")
     by_hand = sum(not any(fix.edits for fix in finding.fixes) for finding in left)
     if by_hand:
         parts.append(f"{by_hand} to be looked at by hand (torchwise check)")
-    return "; ".join(parts)
+    return parts
 
 
 def _left(fixed: Sequence[_Fixed]) -> list[Finding]:

@@ -270,9 +270,12 @@ def _summary(run: CheckRun) -> Text:
     ]
     found = Text(", ").join(parts) if parts else Text().append("No findings", style="bold green")
     text = found.append(f" in {count(run.files, 'file')}")
-    fixable = sum(any(fix.edits for fix in finding.fixes) for finding in run.findings)
-    if fixable:
-        text.append(f"; {fixable} with a fix")
+    safe = sum(_has(finding, Safety.SAFE) for finding in run.findings)
+    unsafe = sum(_has(finding, Safety.UNSAFE) and not _has(finding, Safety.SAFE) for finding in run.findings)
+    if safe:
+        text.append(f"; {safe} fixable (torchwise fix)")
+    if unsafe:
+        text.append(f"; {unsafe}{' more' if safe else ''} fixable with --unsafe")
     if run.unchanged:
         text.append(f"; {run.unchanged} on lines that did not change")
     if run.known:
@@ -285,6 +288,10 @@ def _summary(run: CheckRun) -> Text:
         files = len({problem.path for problem in run.problems})
         text.append(f"; {count(files, 'file')} not fully analysed", style="magenta")
     return text.append(".")
+
+
+def _has(finding: Finding, safety: Safety) -> bool:
+    return any(fix.edits and fix.safety is safety for fix in finding.fixes)
 
 
 def _line_starts(lines: list[str]) -> list[int]:

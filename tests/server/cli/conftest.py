@@ -56,7 +56,7 @@ class FakeEngine:
     def with_verified_fixes(self, document: Analysable, report: CheckReport, stop: object) -> CheckReport:
         return report
 
-    def check_quickly(self, document: Analysable, *_: object) -> CheckReport:
+    def check_quickly(self, document: Analysable, *_: object, **__: object) -> CheckReport:
         if "# crash" in document.text:
             problem = Problem(document.path, None, "the analysis failed", ProblemKind.FAILURE)
             return CheckReport(problems=(problem,))

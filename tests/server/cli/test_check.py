@@ -362,7 +362,7 @@ def test_text_shows_source_evidence_and_fix(cli: Cli, tmp_path: Path) -> None:
         "  advice: think\n"
         "  more: torchwise explain retained-graph\n"
         "\n"
-        "1 error in 1 file; 1 with a fix.\n"
+        "1 error in 1 file; 1 fixable (torchwise fix).\n"
     )
 
 

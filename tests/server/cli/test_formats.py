@@ -180,7 +180,9 @@ def test_junit_survives_hostile_names(cli: Cli, tmp_path: Path) -> None:
 def test_a_summary_for_a_pull_request(cli: Cli, tmp_path: Path) -> None:
     write(tmp_path, "a.py", FAULTY)
     text = cli("check", "--format", "markdown").out
-    assert text.startswith("### torchwise\n\n1 error in 1 file; 1 with a fix. **1 of them fail this run.**")
+    assert text.startswith(
+        "### torchwise\n\n1 error in 1 file; 1 fixable (torchwise fix). **1 of them fail this run.**"
+    )
     assert "| 🔴 error | retained-graph | 1 |" in text
     assert "<details><summary>🔴 a.py:3 <b>retained-graph</b>, certain (fails)</summary>" in text
     assert "1. `a.py:1` imported here" in text
@@ -210,7 +212,7 @@ def test_concise(cli: Cli, tmp_path: Path) -> None:
     write(tmp_path, "a.py", FAULTY)
     assert cli("check", "--format", "concise").out.splitlines() == [
         "a.py:3:5: error: retained-graph: kept with its graph",
-        "1 error in 1 file; 1 with a fix.",
+        "1 error in 1 file; 1 fixable (torchwise fix).",
     ]
 
 
@@ -249,7 +251,7 @@ def test_a_report_in_a_file_is_the_one_on_standard_output(cli: Cli, tmp_path: Pa
     result = cli("check", "a.py", "--format", form, "--output-file", "report")
     assert (result.status, result.out) == (shown.status, "")
     assert (tmp_path / "report").read_text(encoding="utf-8") == shown.out
-    assert result.err == "torchwise: 1 error in 1 file; 1 with a fix; report in report\n"
+    assert result.err == "torchwise: 1 error in 1 file; 1 fixable (torchwise fix); report in report\n"
 
 
 def test_colours_do_not_reach_a_file(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
