@@ -48,6 +48,16 @@ class Settings:
         default=(),
         metadata={"help": "Rules not to run on files that match a pattern: a table from pattern to rules."},
     )
+    severity: tuple[tuple[str, Severity], ...] = field(
+        default=(),
+        metadata={
+            "help": "Another severity for what a rule finds: a table from rule to error, warning or hint."
+        },
+    )
+    preview: bool = field(
+        default=False,
+        metadata={"help": "Run preview rules too: those that are new in a release and may still change."},
+    )
     min_confidence: Confidence = field(
         default=Confidence.LIKELY,
         metadata={"help": "Show findings of this grade and better: certain, likely or possible."},
@@ -236,6 +246,8 @@ def _read(name: str, raw: object, default: object) -> object:
     """`raw` as a value of the field's kind."""
     if name == "per_file_ignores":
         return _table_of_names(raw)
+    if name == "severity":
+        return _table_of_severities(raw)
     if isinstance(default, bool):
         return _boolean(raw)
     if isinstance(default, Enum):
@@ -272,6 +284,13 @@ def _table_of_names(raw: object) -> tuple[tuple[str, tuple[str, ...]], ...]:
     if not isinstance(raw, dict):
         raise _WrongValueError(f"must be a table from pattern to list of rules, not {_shown(raw)}")
     return tuple((pattern, _names(rules)) for pattern, rules in cast("dict[str, object]", raw).items())
+
+
+def _table_of_severities(raw: object) -> tuple[tuple[str, Severity], ...]:
+    if not isinstance(raw, dict):
+        raise _WrongValueError(f"must be a table from rule to severity, not {_shown(raw)}")
+    rows = cast("dict[str, object]", raw).items()
+    return tuple((rule, cast("Severity", _member(value, Severity))) for rule, value in rows)
 
 
 def _shown(raw: object) -> str:

@@ -37,8 +37,12 @@ def test_every_key_is_read(tmp_path: Path) -> None:
         site-packages = ["/opt/libs"]
         accept-bare-noqa = true
         require-suppression-reason = true
+        preview = true
         [tool.torchwise.per-file-ignores]
         "tests/*" = ["missing-zero-grad"]
+        [tool.torchwise.severity]
+        "TW7" = "hint"
+        partial-seeding = "warning"
         """,
     )
     loaded = load_settings(path)
@@ -58,6 +62,8 @@ def test_every_key_is_read(tmp_path: Path) -> None:
         site_packages=("/opt/libs",),
         accept_bare_noqa=True,
         require_suppression_reason=True,
+        preview=True,
+        severity=(("TW7", Severity.HINT), ("partial-seeding", Severity.WARNING)),
     )
 
 
@@ -74,6 +80,8 @@ def test_every_key_is_read(tmp_path: Path) -> None:
         ({"accept-bare-noqa": "yes"}, "accept-bare-noqa must be true or false, not 'yes'"),
         ({"per-file-ignores": ["x"]}, "per-file-ignores must be a table"),
         ({"per-file-ignores": {"x": "y"}}, "must be a list of strings"),
+        ({"severity": ["x"]}, "severity must be a table from rule to severity, not ['x']"),
+        ({"severity": {"x": "eror"}}, "did you mean 'error'?"),
     ],
 )
 def test_a_mistake_gets_a_message_and_keeps_the_default(table: dict[str, object], message: str) -> None:

@@ -45,7 +45,8 @@ def settings_for(document: SourceFile, options: argparse.Namespace, finder: Sett
     loaded = require_sound(finder.find(Path(document.path)))
     settings = loaded.settings
     ignored_somewhere = (rule for _, rules in settings.per_file_ignores for rule in rules)
-    require_known_rules((*settings.select, *settings.ignore, *ignored_somewhere), str(loaded.path))
+    graded = (rule for rule, _ in settings.severity)
+    require_known_rules((*settings.select, *settings.ignore, *ignored_somewhere, *graded), str(loaded.path))
     return replace(loaded, settings=_overridden(settings, options))
 
 

@@ -15,6 +15,7 @@ from enum import Enum
 from pathlib import Path
 from typing import cast
 
+from torchwise_analysis.findings import Severity
 from torchwise_analysis.settings import Settings
 from torchwise_server.lsp.options import EDITOR_FIELDS
 
@@ -116,6 +117,9 @@ def _project(item: Field[object]) -> dict[str, object]:
     elif item.name == "per_file_ignores":
         names = {"type": "array", "items": {"type": "string"}}
         made |= {"type": ["object", "null"], "additionalProperties": names}
+    elif item.name == "severity":
+        levels = {"enum": [level.value for level in Severity]}
+        made |= {"type": ["object", "null"], "additionalProperties": levels}
     else:
         made |= {"type": ["array", "null"], "items": {"type": "string"}}
     return {**made, "markdownDescription": f"{item.metadata['help']} Not set: as in `pyproject.toml`."}

@@ -108,6 +108,7 @@ def judge(
         _finding(one, builders[one.rule.name], files, failures, has_fixes=number < most)
         for number, one in enumerate(folded)
     ]
+    findings = [_with_severity(finding, settings) for finding in findings]
     findings.sort(key=lambda finding: (finding.place.path, finding.place.span, finding.code))
     kept, suppressed = apply_suppressions(
         document,
@@ -174,16 +175,23 @@ def verified(file: SourceFile, findings: Sequence[Finding], reanalyse: Reanalyse
 def enabled_rules(
     settings: Settings, ignored: Collection[str] = (), rules: Sequence[RegisteredRule] | None = None
 ) -> tuple[RegisteredRule, ...]:
-    """The rules that run: selectors are names, codes or code prefixes."""
+    """The rules that run: selectors are names, codes or code prefixes.
+
+    A preview rule runs when the settings ask for all of them, or select it by its name or whole code.
+    """
     everything = all_rules() if rules is None else rules
 
     def matches(rule: Rule, selectors: Iterable[str]) -> bool:
         return any(selects(selector, rule.name, rule.code) for selector in selectors)
 
+    def is_ready(rule: Rule) -> bool:
+        return not rule.preview or settings.preview or bool({rule.name, rule.code} & set(settings.select))
+
     return tuple(
         entry
         for entry in everything
-        if (not settings.select or matches(entry.rule, settings.select))
+        if is_ready(entry.rule)
+        and (not settings.select or matches(entry.rule, settings.select))
         and not matches(entry.rule, settings.ignore)
         and not matches(entry.rule, ignored)
     )
@@ -221,6 +229,15 @@ def _finding(
         ),
         tuple(replace(one, place=settled(one.place)) for one in judged.also),
     )
+
+
+def _with_severity(finding: Finding, settings: Settings) -> Finding:
+    """The severity that the settings give: by the rule itself, else by the longest prefix of its code."""
+    given = [row for row in settings.severity if selects(row[0], finding.rule, finding.code)]
+    if not given:
+        return finding
+    own = (finding.rule, finding.code)
+    return replace(finding, severity=max(given, key=lambda row: (row[0] in own, len(row[0])))[1])
 
 
 def _fixes(

@@ -91,6 +91,7 @@ class Rule:
     fix: str
     references: tuple[Reference, ...]
     examples: tuple[Example, ...] = ()
+    preview: bool = False  # off unless settings ask for it: new in a release, may still change
 
     @property
     def all_examples(self) -> tuple[Example, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 
@@ -69,6 +70,40 @@ def test_findings_come_in_source_order() -> None:
         ("TW902", 2),
     ]
     assert (result.statistics.rules_run, result.statistics.hits, result.statistics.folded) == (2, 3, 0)
+
+
+def test_settings_give_a_rule_another_severity_by_its_name_or_the_longest_prefix() -> None:
+    rules = (
+        rule("one", hit(0, severity=Severity.ERROR), hit(1, severity=Severity.HINT), code="TW901"),
+        rule("two", hit(2, severity=Severity.ERROR), code="TW902"),
+        rule("three", hit(3, severity=Severity.ERROR), code="TW101"),
+    )
+    settings = Settings(severity=(("TW9", Severity.HINT), ("one", Severity.WARNING), ("TW", Severity.ERROR)))
+    result = judge(trace(), SourceFile("a.py", TEXT), settings, rules=rules)
+    assert [f.severity for f in result.findings] == [
+        Severity.HINT if selector == "TW9" else Severity.WARNING if selector == "one" else Severity.ERROR
+        for selector in ("one", "one", "TW9", "TW")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("settings", "names"),
+    [
+        (Settings(), ["old"]),
+        (Settings(preview=True), ["new", "old"]),
+        (Settings(select=("TW9",)), ["old"]),
+        (Settings(select=("new",)), ["new"]),
+        (Settings(select=("TW901", "TW902")), ["new", "old"]),
+        (Settings(preview=True, ignore=("new",)), ["old"]),
+    ],
+)
+def test_a_preview_rule_runs_when_it_is_asked_for(settings: Settings, names: list[str]) -> None:
+    new = rule("new", hit(0), code="TW901")
+    preview = RegisteredRule(replace(new.rule, preview=True), new.detect, new.fixes)
+    result = judge(
+        trace(), SourceFile("a.py", TEXT), settings, rules=(preview, rule("old", hit(1), code="TW902"))
+    )
+    assert [f.rule for f in result.findings] == names
 
 
 def test_a_rule_that_raises_silences_only_itself() -> None:

@@ -101,8 +101,8 @@ def _in_settings(file: OpenFile, position: Position, units: Units) -> Iterator[l
 def _keys(where: lsp.Range) -> Iterator[lsp.CompletionItem]:
     for item in fields(Settings):
         name = item.name.replace("_", "-")
-        is_list = isinstance(item.default, tuple) and item.name != "per_file_ignores"
-        value = "[]" if is_list else "{}" if item.name == "per_file_ignores" else ""
+        is_table = item.name in ("per_file_ignores", "severity")
+        value = "{}" if is_table else "[]" if isinstance(item.default, tuple) else ""
         yield lsp.CompletionItem(
             name,
             kind=lsp.CompletionItemKind.Property,
