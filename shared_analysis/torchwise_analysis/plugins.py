@@ -98,7 +98,8 @@ def _loaded(
     entry: metadata.EntryPoint, known: Iterable[RegisteredRule]
 ) -> tuple[RegisteredRule, Path, set[str]]:
     from torchwise_analysis.rules._framework import built_in_rules, registered
-    from torchwise_analysis.semantics import dispatch  # noqa: F401 - all built-in meanings are there now
+
+    importlib.import_module("torchwise_analysis.semantics.dispatch")  # all built-in meanings are there now
 
     before = _Meanings.now()
     try:

@@ -34,9 +34,10 @@ def safe(_: Finding, fix: Fix) -> bool:
 
 
 def repaired(folder: Path, files: dict[str, str], wanted: object = anything) -> dict[str, Outcome]:
-    """Repair the files together, as `torchwise fix` does."""
+    """Repair the Python files together, as `torchwise fix` does."""
     for name, text in files.items():
         (folder / name).write_bytes(text.encode())
+    files = {name: text for name, text in files.items() if name.endswith(".py")}
     engine = Engine(Settings(), folder, Project([str(folder)]))
     jobs = [Job(engine, SourceFile(str(folder / name), text), wanted) for name, text in files.items()]  # type: ignore[arg-type]
     return dict(zip(files, repair_together(jobs), strict=True))

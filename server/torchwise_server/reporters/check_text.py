@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from rich.cells import cell_len
@@ -63,21 +63,21 @@ def grouped(
     if group_by is None:
         yield "", run.findings
         return
-    titles = {
-        "file": lambda finding: one_line(sources.name(finding.place.path)),
-        "rule": lambda finding: finding.rule,
-        "severity": lambda finding: finding.severity.value,
-    }
-    title: Callable[[Finding], str] = titles[group_by]
     groups: dict[str, list[Finding]] = {}
     for finding in run.findings:
-        groups.setdefault(title(finding), []).append(finding)
+        groups.setdefault(_group(finding, sources, group_by), []).append(finding)
     order = [severity.value for severity in Severity] if group_by == "severity" else sorted(groups)
     if group_by == "rule":
         order.sort(key=lambda name: -len(groups[name]))
     for name in order:
         if name in groups:
             yield name, tuple(groups[name])
+
+
+def _group(finding: Finding, sources: Sources, group_by: str) -> str:
+    if group_by == "file":
+        return one_line(sources.name(finding.place.path))
+    return finding.rule if group_by == "rule" else finding.severity.value
 
 
 def summary(run: CheckRun) -> str:
