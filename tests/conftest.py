@@ -1,11 +1,18 @@
-"""Property tests wait for a busy machine, and CI tries the same examples each time."""
+"""Property tests wait for a busy machine, CI tries the same examples; no test knows the results of another."""
 
 from __future__ import annotations
 
 import os
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("repeatable", settings.get_profile("patient"), derandomize=True)
 settings.load_profile("repeatable" if os.environ.get("CI") else "patient")
+
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Results that a test keeps are its own, and none of them reaches the user's cache."""
+    monkeypatch.setenv("TORCHWISE_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))

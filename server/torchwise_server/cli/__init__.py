@@ -20,6 +20,8 @@ from torchwise_server.cli.output import complain, say
 COMMANDS = {
     "check": "find training bugs that never crash",
     "fix": "apply the fixes of what check finds; safe ones unless told otherwise",
+    "merge": "put the shards of a check together to one report",
+    "clean": "remove the remembered results of earlier checks",
     "estimate": "tell the peak VRAM of each training loop",
     "explain": "say what a rule looks for, and why",
     "rules": "list all rules",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from torchwise_analysis.findings import Finding
 from torchwise_analysis.policy import FailureLevel, at_least_confidence, fails
 from torchwise_analysis.settings import Settings, SettingsFinder
-from torchwise_server.cli import Exit, UsageError, reporting
+from torchwise_server.cli import Exit, UsageError, batching, reporting
 from torchwise_server.cli.console import Progress
 from torchwise_server.cli.files import STDIN, Inputs, collect
 from torchwise_server.cli.options import Parser, add_verbose, plugin_problems, shown_path
@@ -20,8 +20,10 @@ from torchwise_server.cli.selecting import add_selection, require_known_selectio
 from torchwise_server.reporters.words import one_line
 
 if TYPE_CHECKING:
-    from torchwise_analysis.engine import CheckReport, Engine, Problem
+    from torchwise_analysis.engine import CheckStatistics, Engine, Problem
     from torchwise_analysis.fixes import SourceFile
+    from torchwise_server.batch.shards import File
+    from torchwise_server.cli.batching import Asked
     from torchwise_server.cli.reading import Reader
     from torchwise_server.reporters.check_run import CheckRun
 
@@ -69,7 +71,33 @@ def run(words: list[str]) -> int:
     from torchwise_server.cli.reading import Reader
 
     reader = Reader()
-    outcome = _check(inputs, stdin, options, finder, reader)
+    if stdin:
+        return _finished(_check_with_stdin(inputs, options, finder, reader), options, inputs, reader)
+    asked = batching.planned(inputs, options, finder)
+    if options.shard is not None:
+        return batching.hand_on(asked, options)
+    return finish(asked, options, inputs, reader)
+
+
+def finish(
+    asked: Asked, options: argparse.Namespace, inputs: Inputs, reader: Reader, known: Sequence[File] = ()
+) -> int:
+    """Check, report, and return the exit status. `known`: what the shards of the same run found."""
+    answers = batching.check(asked, options, known)
+    checked = [
+        _Checked(answer.findings, answer.problems, answer.statistics, asked.settings_of(job))
+        for job, answer in zip(asked.jobs, answers, strict=True)
+    ]
+    for job, answer in zip(asked.jobs, answers, strict=True):
+        if answer.findings:  # so that files of its libraries are shown by their short names
+            reader.project(asked.settings_of(job), job.path)
+    read = sum(answer.is_read for answer in answers)
+    skipped = sum(answer.is_skipped for answer in answers)
+    outcome = _outcome(checked, _problems_outside(inputs), read, skipped, options, reader)
+    return _finished(outcome, options, inputs, reader)
+
+
+def _finished(outcome: _Outcome, options: argparse.Namespace, inputs: Inputs, reader: Reader) -> int:
     if outcome.read == 0:
         _say_nothing_read(inputs, outcome.run.problems)
         if options.format != "text":
@@ -90,15 +118,21 @@ def parser() -> Parser:
     parser.add_argument(
         "paths", nargs="*", metavar="PATH", help="file, folder, pattern, or - for standard input (default: .)"
     )
+    add_report_options(parser)
+    batching.add_batching(parser)
+    parser.add_argument("--stdin-filename", metavar="NAME", help="path to report and resolve imports for -")
+    add_verbose(parser)
+    return parser
+
+
+def add_report_options(parser: argparse.ArgumentParser) -> None:
+    """Which findings, reported how: the same for `check` and for `merge`."""
     add_selection(parser)
     reporting.add_narrowing(parser)
     reporting.add_output(parser)
     parser.add_argument(
         "--statistics", action="store_true", help="add counts by rule and what was not analysed"
     )
-    parser.add_argument("--stdin-filename", metavar="NAME", help="path to report and resolve imports for -")
-    add_verbose(parser)
-    return parser
 
 
 # --------------------------------------------------------------------------- checking
@@ -115,23 +149,32 @@ class _Outcome:
 
 @dataclass(frozen=True, slots=True)
 class _Checked:
-    """The report of one file with the settings that hold for it."""
+    """What one file shows, with the settings that hold for it."""
 
-    report: CheckReport
+    findings: Sequence[Finding]
+    problems: Sequence[Problem]
+    statistics: CheckStatistics
     settings: Settings
 
 
-def _check(
-    inputs: Inputs, stdin: bool, options: argparse.Namespace, finder: SettingsFinder, reader: Reader
-) -> _Outcome:
-    from torchwise_analysis.engine import Problem, ProblemKind, check_together, could_matter
-    from torchwise_analysis.fixes import SourceFile
+def _problems_outside(inputs: Inputs) -> list[Problem]:
+    from torchwise_analysis.engine import Problem, ProblemKind
 
     problems = [Problem(item.path, None, item.why, ProblemKind.UNREADABLE) for item in inputs.missing]
-    problems += plugin_problems()
+    return problems + plugin_problems()
+
+
+def _check_with_stdin(
+    inputs: Inputs, options: argparse.Namespace, finder: SettingsFinder, reader: Reader
+) -> _Outcome:
+    """In this process and without memory: other files see the text on standard input in place of its file."""
+    from torchwise_analysis.engine import check_together, could_matter
+    from torchwise_analysis.fixes import SourceFile
+
+    problems = _problems_outside(inputs)
     documents: list[tuple[Engine, SourceFile]] = []
     read = skipped = 0
-    for file in (*([None] if stdin else []), *inputs.files):
+    for file in (None, *inputs.files):
         reading = reader.read_stdin(options.stdin_filename) if file is None else reader.read(file.path)
         document = reading.document
         if document is None:
@@ -143,7 +186,7 @@ def _check(
             skipped += 1
             continue
         problems += reading.problems
-        loaded = settings_for(document, options, finder)
+        loaded = settings_for(document.path, options, finder)
         engine = reader.engine(loaded.settings, loaded.root, document.path)
         # importers of the file and its own check share one lowering
         documents.append((engine, SourceFile(document.path, document.text, lower=engine.project.lowered)))
@@ -152,7 +195,8 @@ def _check(
             documents, advance=lambda done: progress.advance(done, shown_path(documents[done][1].path))
         )
     checked = [
-        _Checked(report, engine.settings) for report, (engine, _) in zip(reports, documents, strict=True)
+        _Checked(report.findings, report.problems, report.statistics, engine.settings)
+        for report, (engine, _) in zip(reports, documents, strict=True)
     ]
     return _outcome(checked, problems, read, skipped, options, reader)
 
@@ -169,7 +213,7 @@ def _outcome(
 
     best: dict[tuple[object, ...], tuple[Finding, Settings]] = {}
     for one in checked:
-        for finding in one.report.findings:
+        for finding in one.findings:
             # a fault in a helper is found from every file that calls it, best proven by one of them
             key = (finding.place.path, finding.place.span, finding.rule)
             if key not in best or _is_better(finding, best[key][0]):
@@ -188,9 +232,9 @@ def _outcome(
     ]
     silent: Counter[str] = Counter()
     for one in checked:
-        silent.update(dict(one.report.statistics.silent))
-        silent.update(Counter(reason for _, reason in one.report.statistics.not_analysed))
-    every_problem = (*problems, *(problem for one in checked for problem in one.report.problems))
+        silent.update(dict(one.statistics.silent))
+        silent.update(Counter(reason for _, reason in one.statistics.not_analysed))
+    every_problem = (*problems, *(problem for one in checked for problem in one.problems))
     run = CheckRun(
         findings=tuple(sorted(shown, key=_order)),
         hidden=len(kept) - len(shown),

@@ -197,7 +197,7 @@ def _repaired(
 
     jobs: list[Job] = []
     for file in files:
-        loaded = settings_for(file.document, options, finder)
+        loaded = settings_for(file.document.path, options, finder)
         engine = reader.engine(loaded.settings, loaded.root, file.document.path)
         wanted = _wanted(loaded.settings, unsafe=options.unsafe)
         jobs.append(Job(engine, file.document, wanted, file.apply))

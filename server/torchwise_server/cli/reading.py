@@ -7,9 +7,10 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from torchwise_analysis.engine import Engine, Problem, ProblemKind, open_project
+from torchwise_analysis.engine import Engine, Problem, ProblemKind
 from torchwise_analysis.files import MAX_NOTEBOOK_BYTES, MAX_SOURCE_BYTES, read_regular
 from torchwise_analysis.fixes import SourceFile
+from torchwise_analysis.names.environment import library_folders
 from torchwise_analysis.names.project import Project, project_roots
 from torchwise_analysis.settings import Settings
 from torchwise_analysis.source.decode import decode
@@ -39,17 +40,21 @@ class Reader:
         self._notebooks: dict[str, Notebook] = {}
         self._names: dict[str, str] = {}
         self._lines: dict[str, tuple[str, ...]] = {}
+        self._roots: dict[str, tuple[str, ...]] = {}
         self._projects: dict[tuple[tuple[str, ...], tuple[str, ...]], Project] = {}
         self._engines: dict[tuple[Settings, Path, int], Engine] = {}
 
     def read(self, path: Path) -> Reading:
         """The document of a file. Never raises for what a file can be."""
-        absolute = _absolute(path)
+        return self.read_bytes(_absolute(path))[1]
+
+    def read_bytes(self, path: str) -> tuple[bytes | None, Reading]:
+        """The bytes of a file at an absolute path, None where it cannot be read, and the document of it."""
         try:
-            data = read_regular(path, _limit(absolute) + 1)
+            data = read_regular(path, _limit(path) + 1)
         except (OSError, ValueError) as error:
-            return _unreadable(absolute, getattr(error, "strerror", None) or str(error))
-        return self._document(absolute, data)
+            return None, _unreadable(path, getattr(error, "strerror", None) or str(error))
+        return data, self._document(path, data)
 
     def read_stdin(self, filename: str | None) -> Reading:
         """The document on standard input, as if it lay at `filename`."""
@@ -65,14 +70,26 @@ class Reader:
 
     def engine(self, settings: Settings, root: Path, path: str) -> Engine:
         """The engine for a file: files of one project share what was read of its modules."""
-        key = (project_roots(path)[1:] or project_roots(path), settings.site_packages)
-        project = self._projects.get(key)
-        if project is None:
-            project = self._projects[key] = open_project(path, settings)
+        project = self.project(settings, path)
         engine_key = (settings, root, id(project))
         if engine_key not in self._engines:
             self._engines[engine_key] = Engine(settings, root, project)
         return self._engines[engine_key]
+
+    def project(self, settings: Settings, path: str) -> Project:
+        """The project of a file. It does not depend on which of its files was met first."""
+        folder = os.path.dirname(path)  # noqa: PTH120
+        roots = self._roots.get(folder)
+        if roots is None:
+            roots = project_roots(path)
+            roots = self._roots[folder] = (
+                roots[1:] or roots
+            )  # what the file's own package adds, it finds itself
+        key = (roots, settings.site_packages)
+        if key not in self._projects:
+            libraries = settings.site_packages or library_folders(Path(roots[0]))
+            self._projects[key] = Project(roots, libraries)
+        return self._projects[key]
 
     @property
     def sources(self) -> Sources:
@@ -92,6 +109,7 @@ class Reader:
     def lines(self, path: str) -> tuple[str, ...]:
         """Lines without their endings; none where the file cannot be read."""
         if path not in self._lines:
+            self._meet(path)
             text = self._texts.get(path)
             if text is None:
                 try:
@@ -103,8 +121,14 @@ class Reader:
 
     def cell(self, path: str, line: int) -> tuple[int, int] | None:
         """Cell and line in it, both from 1, of a notebook's line."""
+        self._meet(path)
         notebook = self._notebooks.get(path)
         return None if notebook is None else notebook.cell_of(line)
+
+    def _meet(self, path: str) -> None:
+        """A notebook that somebody else checked must be read here to tell its cells."""
+        if path.endswith(".ipynb") and path not in self._texts:
+            self.read_bytes(path)
 
     def _document(self, path: str, data: bytes) -> Reading:
         if len(data) > _limit(path):

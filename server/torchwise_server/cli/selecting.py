@@ -5,14 +5,10 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from torchwise_analysis.findings import Confidence, Severity
 from torchwise_analysis.settings import LoadedSettings, Settings, SettingsFinder
 from torchwise_server.cli.options import require_known_rules, require_sound, values_of, words_of
-
-if TYPE_CHECKING:
-    from torchwise_analysis.fixes import SourceFile
 
 
 def add_selection(parser: argparse.ArgumentParser) -> None:
@@ -36,13 +32,13 @@ def require_known_selection(options: argparse.Namespace) -> None:
     require_known_rules(words_of(options.ignore) or (), "--ignore")
 
 
-def settings_for(document: SourceFile, options: argparse.Namespace, finder: SettingsFinder) -> LoadedSettings:
+def settings_for(path: str, options: argparse.Namespace, finder: SettingsFinder) -> LoadedSettings:
     """Settings of the file with the options over them.
 
     Raises:
         UsageError: the settings file has mistakes or names unknown rules.
     """
-    loaded = require_sound(finder.find(Path(document.path)))
+    loaded = require_sound(finder.find(Path(path)))
     settings = loaded.settings
     ignored_somewhere = (rule for _, rules in settings.per_file_ignores for rule in rules)
     graded = (rule for rule, _ in settings.severity)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -68,6 +68,20 @@ class Project:
         self._releases: dict[str, Releases | None] = {}
         self.asked: set[str] = set()  # files whose module was asked for; whoever wants to know clears it
         self.version = 0  # counts up whenever something that was found may not hold any more
+        self._looked: dict[str, set[str]] | None = None
+
+    def watch_folders(self) -> None:
+        """Note from now on whose listings decide what an import finds: see `folders_behind`."""
+        if self._looked is None:
+            self._looked = {}
+            self._found.clear()
+
+    def folders_behind(self, paths: Iterable[str]) -> frozenset[str]:
+        """The folders whose entries (packages and modules) decided what imports of these files found."""
+        looked = self._looked or {}
+        return frozenset(
+            folder for near in {os.path.dirname(path) for path in paths} for folder in looked.get(near, ())
+        )
 
     def find(self, name: str, importer: str | None = None) -> SourceModule | None:
         """The module called `name` (absolute, dotted) as imported from the file `importer`."""
@@ -85,9 +99,11 @@ class Project:
         Resolved by folders, so that packages without `__init__.py` work too.
         """
         folder = os.path.dirname(importer)
+        near = folder
         for _ in range(level - 1):
             folder = os.path.dirname(folder)
         parts = module.split(".") if module else []
+        self._note(near, folder, parts)
         found = _in_folder(folder, parts) if parts else _package_file(folder)
         return self.describe(found[0]) if found else None
 
@@ -139,6 +155,16 @@ class Project:
         self._found.clear()
         self.version += 1
 
+    def bound(self, lines: int) -> None:
+        """Drop all lowered modules once they are of more lines; to be called between two analyses."""
+        if sum(module.line_count for module in self._modules.values() if module is not None) > lines:
+            self._modules.clear()
+            self._texts.clear()
+
+    def asked_releases(self) -> Iterable[tuple[str, Releases | None]]:
+        """The libraries whose releases were asked for, with the answers."""
+        return self._releases.items()
+
     def releases(self, library: str) -> Releases | None:
         """Which releases of a library the project runs with, as far as it says."""
         if library not in self._releases:
@@ -150,11 +176,26 @@ class Project:
         if not all(part.isidentifier() for part in parts):
             return None
         for folder in self._search_folders(near, parts[0]):
+            self._note(near, folder, parts)
             found = _in_folder(folder, parts)
             if found is not None:
                 path, is_package = found
                 return SourceModule(name, path, is_package, is_library=folder in self.libraries)
         return None
+
+    def _note(self, near: str, folder: str, parts: Sequence[str]) -> None:
+        if self._looked is None:
+            return
+        looked = self._looked.get(near)
+        if looked is None:
+            looked = self._looked[near] = set(_packages_around(near))
+        looked.add(folder)
+        for part in parts:
+            folder = os.path.join(folder, part)
+            if folder not in looked:
+                if not os.path.isdir(folder):
+                    break  # that it is not there says the listing of the folder above
+                looked.add(folder)
 
     def _is_library(self, path: str) -> bool:
         return any(_is_below(path, folder) for folder in self.libraries)
@@ -179,6 +220,16 @@ def package_root(folder: str) -> str:
             break
         folder = parent
     return folder
+
+
+def _packages_around(folder: str) -> Iterator[str]:
+    """The folder and those above it, up to the first that is no package."""
+    root = package_root(folder)
+    while True:
+        yield folder
+        if folder == root:
+            return
+        folder = os.path.dirname(folder)
 
 
 def module_name(path: str) -> str:

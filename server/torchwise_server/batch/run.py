@@ -1,0 +1,200 @@
+"""All files of a run: from memory what did not change, the rest by analysts; then what calls across mean."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torchwise_server.batch.store import Store, digest
+from torchwise_server.batch.work import Answer, Facts, Job, Key, Plan, answered_before, name_of
+
+if TYPE_CHECKING:
+    from torchwise_analysis.names.project import Project
+    from torchwise_server.batch.executors import OnExecutor
+    from torchwise_server.batch.processes import Here, Processes, Task
+    from torchwise_server.batch.shards import File
+
+Advance = Callable[[int], None]
+
+
+def check_files(
+    jobs: Sequence[Job],
+    plan: Plan,
+    processes: int = 1,
+    executor: Executor | None = None,
+    advance: Advance = lambda _: None,
+    known: Sequence[File] = (),
+) -> list[Answer]:
+    """What each file shows, in their order; the same whatever answers the questions.
+
+    processes: how many may be used here, unless an `executor` is given. `advance` is told how many files are
+    done. known: what the shards of this run found, for all jobs.
+    """
+    run = _Run(jobs, plan, advance, known)
+    with run.workers(processes, executor) as workers:
+        run.ask_first(workers)
+        run.ask_again(workers)
+    run.store.prune()
+    return run.answers()
+
+
+def calls_into(jobs: Sequence[Job], answers: Sequence[Answer]) -> list[frozenset[Key]]:
+    """For each file, the functions of it that others call."""
+    called: dict[str, set[Key]] = {}
+    for answer in answers:
+        for key in answer.calls:
+            called.setdefault(key[0], set()).add(key)
+    return [frozenset(called.get(job.path, ())) for job in jobs]
+
+
+class _Run:
+    """One run over some files."""
+
+    def __init__(self, jobs: Sequence[Job], plan: Plan, advance: Advance, known: Sequence[File]) -> None:
+        self._jobs, self._plan, self._advance = jobs, plan, advance
+        self._answers: list[Answer | None] = [None] * len(jobs)
+        self.store = Store(Path(plan.cache) if plan.cache else None)
+        self._facts = Facts()
+        self._places = _Places(plan)
+        self._contents: dict[int, str] = {}
+        self._taken = [frozenset(file.called) for file in known]
+        if known:
+            self._answers[:] = [file.answer for file in known]
+        else:
+            self._recall()
+
+    def workers(self, processes: int, executor: Executor | None) -> Here | Processes | OnExecutor | _Nobody:
+        """Who answers, given how much is left."""
+        left = sum(answer is None for answer in self._answers) or len(self._again())
+        if left == 0:
+            return _Nobody()
+        if executor is not None:
+            from torchwise_server.batch.executors import OnExecutor
+
+            return OnExecutor(executor, self._plan)
+        from torchwise_server.batch.processes import FILES_PER_PROCESS, Here, Processes
+
+        count = min(processes, -(-left // FILES_PER_PROCESS))
+        return Processes(self._plan, count) if count > 1 else Here(self._plan)
+
+    def ask_first(self, workers: Here | Processes | OnExecutor | _Nobody) -> None:
+        """Each file for itself."""
+        left = [number for number, answer in enumerate(self._answers) if answer is None]
+        if left:
+            from torchwise_server.batch.processes import Task
+
+            self._ask(workers, [Task(number, self._jobs[number]) for number in left])
+
+    def ask_again(self, workers: Here | Processes | OnExecutor | _Nobody) -> None:
+        """The files whose functions others call."""
+        again = self._again()
+        if again:
+            self._ask(workers, again)
+
+    def answers(self) -> list[Answer]:
+        return [answer for answer in self._answers if answer is not None]
+
+    # ------------------------------------------------------------------ inside
+
+    def _ask(self, workers: Here | Processes | OnExecutor | _Nobody, tasks: Sequence[Task]) -> None:
+        finished = len(self._jobs) - len(tasks)
+
+        def done(number: int, answer: Answer) -> None:
+            nonlocal finished
+            finished += 1
+            self._put(number, answer)
+            self._advance(min(finished, len(self._jobs) - 1))
+
+        workers.run(tasks, done)
+
+    def _put(self, number: int, answer: Answer) -> None:
+        before = self._answers[number]
+        # who calls whom was settled by the first answers
+        self._answers[number] = answer if before is None else replace(answer, calls=before.calls)
+
+    def _recall(self) -> None:
+        """Answer what earlier runs did."""
+        if self._plan.cache is None:
+            return
+        for number, job in enumerate(self._jobs):
+            content = self._facts.content(job.path)
+            if content:
+                self._contents[number] = content
+                self._answers[number] = self._known(number, frozenset())
+
+    def _known(self, number: int, called: frozenset[Key]) -> Answer | None:
+        content = self._contents.get(number)
+        if content is None:
+            return None
+        job = self._jobs[number]
+        project = self._places.project(job)
+        name = name_of(self._plan, job, content, project, called)
+        return answered_before(self.store, self._facts, project, name)
+
+    def _again(self) -> list[Task]:
+        """Second questions that nobody answered before; those that were are put in their places."""
+        present = [answer or Answer(is_read=False) for answer in self._answers]
+        if any(answer is None for answer in self._answers):
+            return []
+        tasks: list[Task] = []
+        for number, called in enumerate(calls_into(self._jobs, present)):
+            if not called or present[number].is_skipped or not present[number].is_read:
+                continue
+            if self._taken and self._taken[number] == called:
+                continue  # its shard saw all of them
+            known = self._known(number, called)
+            if known is not None:
+                self._put(number, known)
+                continue
+            from torchwise_server.batch.processes import Task
+
+            tasks.append(Task(number, self._jobs[number], called))
+        return tasks
+
+
+class _Places:
+    """The projects of files, for their names alone."""
+
+    def __init__(self, plan: Plan) -> None:
+        from torchwise_server.cli.reading import Reader
+
+        self._plan = plan
+        self._reader = Reader()
+
+    def project(self, job: Job) -> Project:
+        return self._reader.project(self._plan.settings[job.settings][0], job.path)
+
+
+class _Nobody:
+    """When everything is known."""
+
+    def run(self, tasks: Sequence[Task], done: Callable[[int, Answer], None]) -> None:  # noqa: ARG002
+        raise AssertionError("nothing is left to ask")
+
+    def __enter__(self) -> _Nobody:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def tool_identity() -> str:
+    """Changes with every file of torchwise and of its plug-ins, and with the Python that reads sources."""
+    import os
+    import sys
+
+    import torchwise_analysis
+    import torchwise_server
+    from torchwise_analysis.plugins import plugins
+
+    parts = [torchwise_server.__version__, sys.version, plugins().identity]
+    for package in (torchwise_analysis, torchwise_server):
+        for folder, folders, files in os.walk(package.__path__[0]):
+            folders[:] = sorted(name for name in folders if name != "__pycache__")
+            for name in sorted(files):
+                status = os.stat(os.path.join(folder, name))  # noqa: PTH116, PTH118
+                parts.append(f"{name} {status.st_size} {status.st_mtime_ns}")
+    return digest(*parts)
