@@ -49,6 +49,7 @@ def main() -> int:
     )
     parser.add_argument("folders", nargs="+", type=Path)
     parser.add_argument("--other", metavar="COMMAND", help="another tool's command, {} for the file")
+    parser.add_argument("--only", choices=("safe", "all"), help="one of the two tables")
     parser.add_argument("--jobs", type=int, default=1)
     options = parser.parse_args()
     if options.other:
@@ -57,7 +58,9 @@ def main() -> int:
             rewrite_with(options.other, folder, tally, options.jobs)
         show(options.other.split()[0], tally)
         return 0
-    for title, extra in (("safe fixes", ()), ("all fixes (--unsafe)", ("--unsafe",))):
+    for kind, title, extra in (("safe", "safe fixes", ()), ("all", "all fixes (--unsafe)", ("--unsafe",))):
+        if options.only not in (None, kind):
+            continue
         tally = Tally()
         for folder in options.folders:
             fix(folder, extra, tally)
