@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from torchwise_analysis.findings import Confidence, Evidence, Fix, Safety, Severity
 from torchwise_analysis.fixes import SourceFile, expression_at, name_for_member, name_for_module, wrap
-from torchwise_analysis.interp.abstract.events import StateDictKept, StateDictUsed
+from torchwise_analysis.interp.abstract.events import Event, Guard, StateDictKept, StateDictUsed
 from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.policy import weaker
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
@@ -106,6 +106,33 @@ RULE = Rule(
     ),
     examples=(
         Example(
+            "Kept in an attribute",
+            """
+import torch
+from torch import nn
+
+
+class Trainer:
+    def __init__(self):
+        self.model = nn.Linear(12, 4)
+        self.optimizer = torch.optim.Adam(self.model.parameters())
+        self.best, self.kept = 0.0, None
+
+    def fit(self, loader, score):
+        for epoch in range(10):
+            for x, y in loader:
+                self.optimizer.zero_grad()
+                nn.functional.cross_entropy(self.model(x), y).backward()
+                self.optimizer.step()
+            now = score(epoch)
+            if now > self.best:
+                self.best = now
+                self.kept = self.model.state_dict()
+                            ^^^^^^^^^^^^^^^^^^^^^^^ best-state-aliased
+        self.model.load_state_dict(self.kept)
+""",
+        ),
+        Example(
             "A shallow copy of the dictionary still holds the same tensors",
             """
 import copy
@@ -135,6 +162,35 @@ def fit(loader, score, epochs):
             best_state = model.state_dict().copy()
                          ^^^^^^^^^^^^^^^^^^ best-state-aliased error certain
     torch.save(best_state, "best.pt")
+""",
+        ),
+        Example(
+            "Made and saved under the same settings in each epoch",
+            """
+import torch
+from torch import nn
+
+model = nn.Linear(12, 4)
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+
+
+def states(epoch):
+    return {"epoch": epoch, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
+
+
+def fit(loader, args):
+    for epoch in range(20):
+        for x, y in loader:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        if args.sharded or args.saving:
+            kept = states(epoch)
+        if args.saving:
+            if epoch % args.often == 0:
+                torch.save(kept, f"epoch{epoch}.pt")
+            if args.latest:
+                torch.save(kept, "latest.pt")
 """,
         ),
         Example(
@@ -196,7 +252,7 @@ def detect(trace: Trace) -> Iterator[Hit]:
         if state.copied or state.version >= use.current:
             continue
         keep = kept.get(state.place)
-        if not _is_trained_between(trace, keep, use):
+        if not _is_trained_between(trace, keep, use) or _is_made_anew(trace, use):
             continue
         if use.how == "return" and (keep is None or not trace.repeats(keep)):
             continue  # a caller that asks for the weights now does not keep them for later
@@ -220,6 +276,30 @@ def _is_trained_between(trace: Trace, keep: StateDictKept | None, use: StateDict
     if trace.repeats(keep):
         return True
     return any(keep.order < one.order < use.order for one in trace.steps)
+
+
+def _is_made_anew(trace: Trace, use: StateDictUsed) -> bool:
+    """Is it made in every turn that uses it, but for settings that do not change between turns?
+
+    Then what an earlier turn made is never used: it seems so because a setting is asked twice.
+    """
+    makers = [
+        one
+        for one in trace.of_any(StateDictKept, StateDictUsed)
+        if one.state.place == use.state.place
+        and one.loops == use.loops
+        and use.loops
+        and one.order < use.order
+        and (isinstance(one, StateDictKept) or one.how == "return")
+        and one.state.version == use.current
+    ]
+    return any(all(guard.kind in ("flag", "none") for guard in _own(one, use)) for one in makers)
+
+
+def _own(one: Event, use: Event) -> tuple[Guard, ...]:
+    """Tests that only one of two events stands under."""
+    others = {guard.place for guard in use.scene.guards}
+    return tuple(guard for guard in one.scene.guards if guard.place not in others)
 
 
 def _confidence(use: StateDictUsed) -> Confidence:

@@ -14,7 +14,7 @@ from torchwise_analysis.fixes import (
 )
 from torchwise_analysis.interp.abstract.events import Backward, Clip, Step
 from torchwise_analysis.interp.abstract.trace import Trace
-from torchwise_analysis.interp.abstract.values import Gradients
+from torchwise_analysis.interp.abstract.values import Gradients, Kind
 from torchwise_analysis.rules._frames import call_beside
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
 from torchwise_analysis.rules._reading import belief_in, distinct, grade, step
@@ -106,6 +106,66 @@ RULE = Rule(
         ),
     ),
     examples=(
+        Example(
+            "Without a scaler nothing is scaled",
+            """
+import torch
+from torch import nn
+
+model = nn.Linear(12, 4).cuda()
+optimizer = torch.optim.Adam(model.parameters())
+
+
+def backward(loss, scaler):
+    if scaler is not None:
+        scaler.scale(loss).backward()
+    else:
+        loss.backward()
+
+
+def finish(scaler):
+    if scaler is not None:
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+    else:
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+
+
+def train(loader, is_half):
+    scaler = torch.amp.GradScaler("cuda") if is_half else None
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), y)
+        backward(loss, scaler)
+        finish(scaler)
+""",
+        ),
+        Example(
+            "Clipped by value, in the loop",
+            """
+import torch
+from torch import nn
+
+model = nn.Linear(12, 4).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+scaler = torch.amp.GradScaler("cuda")
+
+
+def train(loader):
+    for x, y in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = nn.functional.cross_entropy(model(x.cuda()), y.cuda())
+        scaler.scale(loss).backward()
+        nn.utils.clip_grad_value_(model.parameters(), 1.0)
+        ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ clip-before-unscale
+        scaler.step(optimizer)
+        scaler.update()
+""",
+        ),
         Example(
             "Trained again after a failure, with an optimizer of its own",
             """
@@ -281,7 +341,7 @@ def detect(trace: Trace) -> Iterator[Hit]:
     for event in trace.of_any(Backward, Clip):
         if isinstance(event, Backward):
             scaled[event.place] = event
-        elif event.owner is None and "clip_grad" in event.how:
+        elif event.owner is None and "clip_grad" in event.how and not _is_without_scaler(event):
             for oid, atoms in _read_for(trace, event).items():
                 sites = [place for atom in atoms if atom.scaled for place, _ in atom.sites]
                 made = [scaled[place] for place in sites if place in scaled]
@@ -290,6 +350,15 @@ def detect(trace: Trace) -> Iterator[Hit]:
                     first = min(made, key=lambda backward: backward.order)
                     yield _hit(trace, event, oid, first, is_mixed)
                     break
+
+
+def _is_without_scaler(clip: Clip) -> bool:
+    """Does this path know that there is no scaler?"""
+    return any(
+        (guard.symbol or "").startswith(Kind.SCALER.value) and guard.taken is (guard.test in ("is", "=="))
+        for guard in clip.scene.guards
+        if guard.kind == "none"
+    )
 
 
 def _read_for(trace: Trace, clip: Clip) -> Mapping[int, Gradients]:

@@ -209,7 +209,7 @@ def main(dataset, held_out):
             optimizer.step()
         with torch.no_grad():
             for x, y in test:
-                print((model(x).argmax(1) == y).sum())
+                model(x)
 """,
         ),
         Example(

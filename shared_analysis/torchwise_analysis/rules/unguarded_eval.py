@@ -365,7 +365,7 @@ def detect(trace: Trace) -> Iterator[Hit]:
 def _severity(trace: Trace, forward: Forward, is_switched: bool) -> Severity:
     if _is_trial(trace, forward):
         return Severity.HINT
-    is_data_apart = forward.loops[-1].loop.kind is LoopKind.BATCHES and not any(
+    is_data_apart = bool(forward.sources) and not any(
         trace.is_training_source(source) for source in forward.sources
     )
     return Severity.WARNING if is_switched or is_data_apart else Severity.HINT

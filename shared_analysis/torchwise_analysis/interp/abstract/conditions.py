@@ -300,12 +300,23 @@ def _compare_none(positive: bool, left: va.Value) -> va.Value:
         nones = [isinstance(v, va.Const) and v.value is None for v in left.values]
         unsure = any(_may_be_none(v) for v in left.values)
         known = None if (any(nones) and not all(nones)) or unsure else all(nones)
+        if known is None:
+            symbol = _symbol_of_maybe(left)
+            return va.unknown(f"{symbol} is None" if symbol else None, 0, not positive)
     elif not _may_be_none(left):
         known = False
     else:
         symbol = left.symbol if isinstance(left, (va.Unknown, va.Obj)) else None
         return va.unknown(f"{symbol} is None" if symbol else None, 0, not positive)
     return va.UNKNOWN if known is None else va.Const(None, known is positive)
+
+
+def _symbol_of_maybe(value: va.Union) -> str | None:
+    """The identity of what is None or one of a few things that were made in view."""
+    things = [v for v in value.values if not (isinstance(v, va.Const) and v.value is None)]
+    if not all(isinstance(thing, va.Obj) and thing.place is not None for thing in things):
+        return None
+    return ",".join(f"{thing.kind.value}:{thing.id}" for thing in things if isinstance(thing, va.Obj))
 
 
 def _may_be_none(value: va.Value) -> bool:

@@ -705,13 +705,22 @@ def assign_name(
 ) -> None:
     if m.loops and m.grows(value):
         value = m.store(value, node, "chain", None, name, (), value_node)
-    if isinstance(value, va.StateDict):
-        m.emit(ev.StateDictKept, node, state=value, name=name)
+    for state in _states_in(m, value):
+        m.emit(ev.StateDictKept, node, state=state, name=name)
     if isinstance(value, va.Unknown) and value.symbol is None and not value.varies:
         value = _identified(m, value, name, node)
     if isinstance(value, va.Obj) and not value.name and value.kind not in (va.Kind.OPAQUE,):
         value = _named(m, value, name)
     m.bind(name, value)
+
+
+def _states_in(m: Machine, value: va.Value) -> list[va.StateDict]:
+    """A state dict, or those that a dictionary or tuple holds."""
+    if isinstance(value, va.StateDict):
+        return [value]
+    if not isinstance(value, va.Obj) or value.kind not in (va.Kind.DICT, va.Kind.TUPLE):
+        return []
+    return [v for v in (*m.entries(value).values(), *m.items(value)) if isinstance(v, va.StateDict)]
 
 
 def _identified(m: Machine, value: va.Unknown, name: str, node: nd.Node) -> va.Unknown:
