@@ -73,6 +73,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _dispatch(words: list[str]) -> int:
+    if len(words) == 2 and words[0] == "help" and words[1] in COMMANDS:
+        words = [words[1], "--help"]
     if not words or words[0] in ("-h", "--help", "help"):
         say(_help())
         return Exit.OK if words else Exit.FAILED
@@ -97,14 +99,14 @@ commands:
 
 examples:
   torchwise check                        every Python file and notebook below this folder
-  torchwise check train.py --format json
+  torchwise fix --diff                   what safe fixes would change
   torchwise estimate train.py --gpu rtx-4090 --gpu a100-80gb
   torchwise explain retained-graph
 
 exit status:
   0 nothing that fails · 1 findings that fail · 2 could not run · 3 some files not read or not answered
 
-`torchwise COMMAND --help` tells more. --version prints the version ({__version__})."""
+`torchwise help COMMAND` tells more. --version prints the version ({__version__})."""
 
 
 def _unknown_command(word: str) -> str:

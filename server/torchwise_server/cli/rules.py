@@ -15,6 +15,14 @@ if TYPE_CHECKING:
 
 _DESCRIPTION = "List all rules. `torchwise explain RULE` tells everything about one."
 
+_EPILOG = """\
+examples:
+  torchwise rules
+  torchwise rules --format json
+  torchwise check --select TW2,retained-graph   by prefix of a code, and by name
+
+Rules of your own: torchwise new-rule --help"""
+
 
 def run(words: list[str]) -> int:
     """Print the table."""
@@ -34,7 +42,7 @@ def run(words: list[str]) -> int:
 
 def parser() -> Parser:
     """The options of the command."""
-    parser = Parser("rules", _DESCRIPTION, "")
+    parser = Parser("rules", _DESCRIPTION, _EPILOG)
     parser.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
     return parser
 

@@ -537,13 +537,15 @@ def test_a_full_disk_is_a_message(fix: Fix, tmp_path: Path, monkeypatch: pytest.
 # ---------------------------------------------------------------------------- for programs
 
 
-def test_the_json_says_what_was_done_and_what_is_left(fix: Fix, tmp_path: Path) -> None:
+def test_the_json_says_what_was_done_and_what_is_left(
+    fix: Fix, tmp_path: Path, validate: Callable[[str, object], None]
+) -> None:
     (tmp_path / "a.py").write_text(SAFE, encoding="utf-8")
     (tmp_path / "b.py").write_text(UNSAFE)
     result = fix("--format", "json")
     assert result.status == 1
     document = json.loads(result.out)
-    assert document["version"] == 1
+    validate("fix", document)
     assert [(row["path"], row["line"], row["rule"], row["safety"]) for row in document["fixed"]] == [
         ("a.py", 15, "retained-graph", "safe")
     ]
@@ -551,6 +553,18 @@ def test_the_json_says_what_was_done_and_what_is_left(fix: Fix, tmp_path: Path) 
         ("b.py", "missing-zero-grad", "unsafe")
     ]
     assert document["problems"] == []
+
+
+def test_the_json_of_notebooks_and_problems(
+    fix: Fix, tmp_path: Path, validate: Callable[[str, object], None]
+) -> None:
+    (tmp_path / "a.ipynb").write_text(notebook(lines_of(HEAD), lines_of(BODY)), encoding="utf-8")
+    (tmp_path / "b.py").write_text("import torch\ndef broken(:\n")
+    result = fix("--format", "json", "--diff")
+    document = json.loads(result.out[result.out.index('{\n "version"') :])
+    validate("fix", document)
+    assert [(row["cell"], row["cell_line"]) for row in document["fixed"]] == [(3, 8)]
+    assert [(row["path"], row["line"]) for row in document["problems"]] == [("b.py", 2)]
 
 
 def test_nothing_to_read_is_an_error(fix: Fix) -> None:
