@@ -67,7 +67,7 @@ def _estimate(module: Module, project: Project, request: EstimateRequest, stop: 
     if request.with_launches:
         estimates += _by_launch_lines(question, plain, estimates)
     if not estimates:
-        starts = [plain, *islice(launched(plain, project), MAX_LAUNCHES)] if request.with_launches else [plain]
+        starts = [plain, *islice(launched(plain, project), 1)] if request.with_launches else [plain]
         return EstimateReport(unanswered=(question.unanswered(starts, facts),))
     stopped = facts.failure and all(e.kind is not Kind.TRAINING for e in estimates)
     unanswered = (_unanswered(facts, module, project),) if stopped else ()

@@ -62,6 +62,9 @@ def _model(it: Interpreter, plan: dict[str, PlanField]) -> None:
     elif it.library.named_model is not None:
         name, origin = it.library.named_model
         plan["model"] = PlanField(name, Source.READ, origin)
+    elif it.library.failed_model is not None:
+        name, origin = it.library.failed_model
+        plan["model"] = PlanField(name, Source.READ, origin, "its sizes are not known")
     elif unread is not None:
         plan["model"] = PlanField(None, Source.UNKNOWN, unread.origin, unread.why)
 

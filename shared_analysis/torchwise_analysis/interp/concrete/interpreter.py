@@ -68,6 +68,8 @@ MAX_DEPTH = 120
 UNKNOWN_ITEMS = 3
 # Longer ranges cost fuel number by number, whoever walks them.
 MANY_NUMBERS = 1 << 16
+# Rounds that a loop goes on because nobody knows whether its way out is open.
+MAX_WAITS = 64
 _STOP_EVERY = 512
 
 _HOST_ERRORS = (
@@ -144,6 +146,8 @@ class Interpreter:
         self.uncertain_why = ""
         # containers that such loops filled, whose length is not known: by identity, held, with the reason
         self.open_containers: dict[int, tuple[Value, str]] = {}
+        # how often a condition that is not known has kept a loop going
+        self.waits: dict[int, int] = {}
         # where lengths were asked for that are not known, by what they are the length of
         self.lengths: dict[str, Origin | None] = {}
         self.chosen: dict[str, tuple[object, tuple[object, ...], Origin | None]] = {}
@@ -215,6 +219,11 @@ class Interpreter:
         self.chosen.setdefault(name, (value, options, self.origin()))
         self.assume(sentence.format(value))
         return value
+
+    def waited_long(self, node: nodes.If) -> bool:
+        """Whether a condition that nobody knows has kept a loop going for long."""
+        self.waits[id(node)] = self.waits.get(id(node), 0) + 1
+        return self.waits[id(node)] > MAX_WAITS
 
     def error(self, name: str, message: Value = "") -> Raised:
         """An exception of a built-in class, ready to be raised."""
@@ -526,7 +535,9 @@ class Interpreter:
             if made is MISSING:
                 return self._construct_carrier(cls, args, keywords)
         initialize = cls.find("__init__")
-        if isinstance(initialize, Function) and cls.find("__keeps_arguments__") is True:
+        if self.recovers and isinstance(made, Module):
+            self._initialize_noting(made, cls, initialize, args, keywords)
+        elif isinstance(initialize, Function) and cls.find("__keeps_arguments__") is True:
             self._initialize_keeping(made, initialize, args, keywords)
         elif initialize is not MISSING:
             args.insert(0, made)
@@ -539,6 +550,23 @@ class Interpreter:
         ):
             raise self.error("TypeError", f"{cls.name}() takes no arguments")
         return made
+
+    def _initialize_noting(
+        self, made: Value, cls: Class, initialize: Value, args: list[Value], keywords: dict[str, Value]
+    ) -> None:
+        """`__init__` of a module; one that cannot be followed leaves its class's name for the plan."""
+        origin = self.origin()
+        done = False
+        try:
+            if isinstance(initialize, Function) and cls.find("__keeps_arguments__") is True:
+                self._initialize_keeping(made, initialize, args, keywords)
+            elif initialize is not MISSING:
+                self.call(initialize, [made, *args], keywords)
+            done = True
+        finally:
+            # the outermost module that fails is noted last
+            if not done and not cls.tag:
+                self.library.failed_model = (cls.name, origin)
 
     def _initialize_keeping(
         self, made: Value, initialize: Function, args: list[Value], keywords: dict[str, Value]
@@ -1085,7 +1113,9 @@ class Interpreter:
 
     def note_growth(self, container: Value) -> None:
         """Something was put into a container; after an uncertain loop its length is not known."""
-        if self.uncertain and not self.module_depth and not _holds_tensor(container):
+        if not self.uncertain or self.module_depth or id(container) in self.open_containers:
+            return
+        if not _holds_tensor(container):
             self.mark_open(container, self.uncertain[-1])
 
     def mark_open(self, container: Value, why: str) -> None:

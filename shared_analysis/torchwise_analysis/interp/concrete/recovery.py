@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torchwise_analysis.interp.concrete.interpreter import Interpreter
 
 # Exceptions by which programs steer themselves; they are on their way to somebody.
-_SIGNALS = frozenset({"StopIteration", "SystemExit", "KeyboardInterrupt", "GeneratorExit"})
+_SIGNALS = frozenset({"SystemExit", "KeyboardInterrupt", "GeneratorExit"})
 # As many failures say all there is to say.
 MAX_FAILURES = 200
 
@@ -30,8 +30,17 @@ def may_pass_over(it: Interpreter, frame: Frame, failure: Exception) -> bool:
     if it.module_depth or frame.module.is_library or it.passed_over >= MAX_FAILURES:
         return False
     if isinstance(failure, Raised):
-        return not it.try_depth and failure.value.cls.name not in _SIGNALS
+        name = failure.value.cls.name
+        if name == "StopIteration" and _steps_by_itself(frame):
+            return False
+        return not it.try_depth and name not in _SIGNALS
     return isinstance(failure, (Stopped, RuntimeStop)) and not isinstance(failure, OutOfFuel)
+
+
+def _steps_by_itself(frame: Frame) -> bool:
+    """Whether a frame is that of an iterator, which ends by an exception."""
+    function = frame.function
+    return function is not None and (function.name == "__next__" or function.node.scope.is_generator)
 
 
 def pass_over(it: Interpreter, statement: nodes.Stmt, frame: Frame, failure: Exception) -> Unknown:

@@ -287,12 +287,23 @@ def if_(it: Interpreter, node: nodes.If, frame: Frame) -> Outcome:
                 "the random condition is taken to be {}",
             )
             return run_block(it, node.body if drawn else node.orelse, frame)
+        if _leaves_a_loop(node.body) and it.waited_long(node):
+            it.assume(f"the condition on {undecided} comes true at last")
+            return run_block(it, node.body, frame)
         if node.orelse and _ends_the_script(node.orelse):
             it.assume(f"the condition on {undecided} is taken to be true: the script would end otherwise")
             return run_block(it, node.body, frame)
     taken = it.truth(test, node.test, frame)
     del test
     return run_block(it, node.body if taken else node.orelse, frame)
+
+
+def _leaves_a_loop(block: nodes.Block) -> bool:
+    """Whether a block ends its loop."""
+    last = block[-1]
+    while isinstance(last, nodes.Placed) and last.body:
+        last = last.body[-1]
+    return isinstance(last, nodes.Break)
 
 
 def _ends_the_script(block: nodes.Block) -> bool:

@@ -63,6 +63,7 @@ from torchwise_memory.runtime.ledger import StorageKind
 from torchwise_memory.runtime.storage import Storage
 from torchwise_memory.runtime.tensor import Parameter, Size, Tensor, set_data, values_of
 from torchwise_memory.runtime.unknown import UnknownItems, UnknownScalar
+from torchwise_memory.runtime.world import World
 
 if TYPE_CHECKING:
     from torchwise_analysis.interp.concrete.interpreter import Interpreter
@@ -128,7 +129,8 @@ class HostCallable:
         self.function = function
 
     def __call__(self, *args: Value, **keywords: Value) -> Value:
-        given = [from_runtime(self.it, a) for a in args]
+        # hooks of tensors are given the world first, which no program sees
+        given = [from_runtime(self.it, a) for a in args if not isinstance(a, World)]
         del args
         return to_runtime(self.it, self.it.call(self.function, given, keywords))
 
@@ -185,6 +187,8 @@ class Library:
         self.helpers |= typed_options.helpers()
         # a checkpoint that a trainer was to make its model of, and where
         self.named_model: tuple[str, Origin | None] | None = None
+        # the class of a model that could not be made, and where it is asked for
+        self.failed_model: tuple[str, Origin | None] | None = None
         # fields that the installed library's text gave a dataclass of the replacement texts
         # the default devices outside of the `with torch.device(...)` that are open
         self.devices: list[Device | None] = []
@@ -431,6 +435,9 @@ class Library:
 
     def note_models(self) -> None:
         """Count the models called so far, while they are alive."""
+        generator = self.it.world.generator
+        if generator is not None and (module := generator()) is not None:
+            self.called.setdefault(id(module), generator)
         models = [module for ref in self.called.values() if (module := ref()) is not None]
         if not models:
             return

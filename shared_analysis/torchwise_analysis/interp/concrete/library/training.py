@@ -33,6 +33,7 @@ from torchwise_analysis.interp.concrete.values import (
 )
 from torchwise_analysis.source import nodes
 from torchwise_memory.modules.base import Module
+from torchwise_memory.runtime.ledger import StorageKind
 from torchwise_memory.runtime.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ TRAINER_MODULES = frozenset(
     f"transformers.{name}"
     for name in (
         "trainer",
+        "optimization",
         "trainer_utils",
         "trainer_callback",
         "trainer_seq2seq",
@@ -147,7 +149,11 @@ def trainer_space(it: Interpreter, name: str) -> Namespace | None:
     if scope is None:
         return None
     names, lookup = scope.binders, scope.lookup
-    return Namespace(name, resolve=lambda member: lookup(member) if member in names else MISSING)
+
+    def resolve(member: str) -> Value:
+        return lookup(member) if member in names else it.library.qualified(f"{name}.{member}")
+
+    return Namespace(name, resolve=resolve)
 
 
 def trainer_name(it: Interpreter, name: str) -> Value:
@@ -191,6 +197,7 @@ def helpers() -> dict[str, Value]:
         "vocabulary": _vocabulary,
         "configured": _configured,
         "note_trainer": _note_trainer,
+        "mark": _mark,
     }
     return {f"__{name}__": Builtin(name, call) for name, call in table.items()}
 
@@ -286,6 +293,14 @@ def _padded_mask(it: Interpreter, args: list[Value], keywords: Keywords) -> Valu
 
 
 # --------------------------------------------------------------------------- facts of the plan
+
+
+def _mark(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    """A tensor that counts as weights or gradients although no module or backward pass made it."""
+    tensor, kind = args
+    if isinstance(tensor, Tensor):
+        tensor.storage.mark(StorageKind(text.text_of(it, kind)))
+    return tensor
 
 
 def _met(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
