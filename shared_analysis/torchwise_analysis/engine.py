@@ -240,7 +240,7 @@ class Engine:
             _statistics(result.statistics.suppressed, trace.silence),
             reached=trace.reached,
             reached_elsewhere=reached,
-            graphs=_graphs(trace),
+            graphs=trace.once("graphs", lambda: _graphs(trace)),
         )
 
     def _reanalyse(

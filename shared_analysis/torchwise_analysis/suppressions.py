@@ -111,7 +111,7 @@ def apply(
     for finding in findings:
         also = tuple(one for one in finding.also if not is_silenced(one.rule, one.place))
         if not is_silenced(finding.rule, finding.place):
-            left.append(replace(finding, also=also))
+            left.append(finding if also == finding.also else replace(finding, also=also))
     silenced = len(findings) - len(left)
     hints = _hints(file, found, used, settings, names, enabled, is_complete)
     return (*left, *hints, *_void_hints(file, left)), silenced
@@ -162,7 +162,7 @@ def ignore_here(file: SourceFile, finding: Finding, reason: str = "") -> Fix:
 def ignore_in_file(file: SourceFile, finding: Finding) -> Fix:
     """The fix that writes `# torchwise: ignore-file[...]` above the first statement, or adds to one there."""
     title = f"Ignore {finding.rule} in this file"
-    first_statement = min((node.span.line for node in file.module.body), default=len(file.lines))
+    first_statement = _first_statement(file)
     for comment in comments(file.text):
         match = _OURS.search(comment.text)
         if comment.line >= first_statement or match is None or file.line(comment.line)[: comment.column]:
@@ -188,11 +188,17 @@ def named_in_comments(text: str) -> Iterable[tuple[str, Span]]:
                 yield word[0], Span(comment.line, start, comment.line, start + len(word[0]))
 
 
+def _first_statement(file: SourceFile) -> int:
+    """Its line; behind the last one where there is none."""
+    body = file.module.body
+    return min(node.span.line for node in body) if body else len(file.lines)
+
+
 def _suppressions(file: SourceFile, names: Mapping[str, str], settings: Settings) -> Iterable[Suppression]:
-    first_statement = min((node.span.line for node in file.module.body), default=len(file.lines))
     lowered = file.text.lower()
     if "torchwise" not in lowered and "noqa" not in lowered:
         return  # finding all comments costs more than the rest
+    first_statement = _first_statement(file)
     for comment in comments(file.text):
         yield from _ours(file, comment, names, first_statement)
         yield from _noqa(comment, names, settings)
@@ -272,7 +278,7 @@ def _void_hints(file: SourceFile, findings: Sequence[Finding]) -> Iterable[Findi
     """Comments of ours that can silence nothing: without names, or `ignore-file` where no file begins."""
     if "torchwise" not in file.text.lower():
         return
-    first_statement = min((node.span.line for node in file.module.body), default=len(file.lines))
+    first_statement = _first_statement(file)
     for comment in comments(file.text):
         for match in _OURS.finditer(comment.text):
             start = comment.column + match.start()

@@ -29,6 +29,9 @@ class FakeTrace:
     reached: frozenset[tuple[str, int, int, str]] = frozenset()
     backwards: tuple[Backward, ...] = ()
 
+    def once(self, _: str, make: Callable[[], object]) -> object:
+        return make()
+
 
 def finding_at(path: str, text: str) -> Finding | None:
     """A finding where `loss` is kept as it is."""

@@ -16,7 +16,7 @@ from torchwise_analysis.interp.abstract.frames import Frame
 from torchwise_analysis.interp.abstract.join import join
 from torchwise_analysis.interp.abstract.limits import DeadPathError, OutOfFuelError, StoppedError
 from torchwise_analysis.interp.abstract.loops import Loop, LoopKind, Turn
-from torchwise_analysis.interp.abstract.machine import Machine
+from torchwise_analysis.interp.abstract.machine import Base, Machine
 from torchwise_analysis.interp.abstract.state import Facts
 from torchwise_analysis.interp.abstract.static import BodyFacts
 from torchwise_analysis.source import nodes as nd
@@ -103,9 +103,18 @@ def _returned(m: Machine, function: va.Function, place: Place, value: va.Value) 
     m.emit(ev.Returned, place, passes=passes, tokens=tokens, value=value)
 
 
-def open_methods(facts: Facts, cls: va.Class, reached: Collection[FunctionKey]) -> list[va.Function]:
-    """Methods of a class that nobody called yet."""
-    return [f for f in _methods(facts, cls) if f.key not in reached and f.name not in _NEVER_ENTRIES]
+def open_methods(
+    base: Base, cls: va.Class, reached: Collection[FunctionKey]
+) -> list[tuple[va.Function, FunctionKey, str]]:
+    """Methods of a class that nobody called yet, with their keys and names."""
+    body = cls.node.body
+    known = base.methods.get(cls.id)
+    if known is None or known[0] is not body:
+        methods = [(f, f.name) for f in _methods(base.facts, cls)]
+        kept = [(f, name) for f, name in methods if name not in _NEVER_ENTRIES]
+        known = base.methods[cls.id] = (body, kept)
+    # keys hold lines, which edits may move
+    return [(f, key, name) for f, name in known[1] if (key := f.key) not in reached]
 
 
 def class_entry(

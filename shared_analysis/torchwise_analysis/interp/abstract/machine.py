@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 from torchwise_analysis.findings import Place
@@ -194,6 +194,10 @@ class Base:
     tables: dict[str, Any]
     last_id: int
     scope: tuple[int, ...]  # of the module
+    # by class: the body it had, and the methods found in it with their names
+    methods: dict[int, tuple[nd.Block, list[tuple[va.Function, str]]]] = field(
+        default_factory=dict[int, tuple[nd.Block, list[tuple[va.Function, str]]]]
+    )
     _for_functions: Base | None = None
 
     @staticmethod
@@ -207,7 +211,7 @@ class Base:
         if self._for_functions is None:
             optimizers = [o for o in self.tables["optimizers"] if o.id in self._held()]
             tables = {**self.tables, "optimizers": optimizers}
-            self._for_functions = Base(self.facts, tables, self.last_id, self.scope)
+            self._for_functions = Base(self.facts, tables, self.last_id, self.scope, self.methods)
         return self._for_functions
 
     def put_table(self, name: str, table: Any) -> None:

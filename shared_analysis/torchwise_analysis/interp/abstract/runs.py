@@ -121,6 +121,36 @@ class _Last:
     trace: Trace
 
 
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One run of an entry, as it was asked for.
+
+    behind: number of the step whose end it starts from, if it does not start from that of the module.
+    """
+
+    key: tuple[str, int]
+    base: Base
+    behind: int | None
+    given: tuple[object, ...]
+    run: Callable[[Machine], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """The runs of entries in order, and what they followed from besides their own results."""
+
+    base: Base
+    called: frozenset[str]
+    elsewhere: frozenset[FunctionKey]
+    copies: int
+    steps: tuple[_Step, ...]
+    contents: tuple[Content, ...]
+    aborted: tuple[dict[FunctionKey, int], ...]
+
+    def holds_for(self, base: Base, called: frozenset[str], elsewhere: frozenset[FunctionKey]) -> bool:
+        return self.base is base and self.called == called and self.elsewhere == elsewhere
+
+
 @dataclass(slots=True)
 class Memory:
     """What the runs of one file leave for its next text. `ran`: names of what had to be run for the last."""
@@ -133,6 +163,7 @@ class Memory:
     results: dict[tuple[str, int], Result] = field(default_factory=dict[tuple[str, int], Result])
     ran: list[str] = field(default_factory=list[str])
     last: _Last | None = None
+    plan: _Plan | None = None
 
     def prepare(self, module: nd.Module, project: Project, limits: Limits) -> None:
         """Make `module` the text, and forget what does not hold for it in any case."""
@@ -142,6 +173,7 @@ class Memory:
         change = self.source.take(module)
         if change is Change.MODULE or self._is_elsewhere_changed(project):
             self.results.clear()
+            self.plan = None
             self.relevance = None
         self.project_version = project.version
         self.ran.clear()
@@ -150,6 +182,7 @@ class Memory:
         """Remember nothing."""
         self.project, self.source, self.relevance, self.last = None, Source(), None, None
         self.results.clear()
+        self.plan = None
 
     def _is_elsewhere_changed(self, project: Project) -> bool:
         """Did another file that was read change?"""
@@ -181,30 +214,68 @@ class FileRun:
         self._reached: set[FunctionKey] = set()
         self._aborted: dict[FunctionKey, int] = {}
         self._visits = self._events = self._copies = 0
+        self._steps: list[_Step] = []
         self._left_out: list[Place] = []
 
     def run(self) -> None:
         """Run what must be run: the module's code, then functions that nobody calls, then the rest."""
         self._find_relevant()
         base = self._module()
-        definitions = list(entries.definitions(self._source.body, 0))
         called = frozenset[str]().union(*(unit.called for unit in self._source.units))
-        visited: dict[int, Result] = {}
+        plan = self._memory.plan
+        if plan is not None and plan.holds_for(base, called, self._elsewhere):
+            before = len(self._results), set(self._reached), dict(self._aborted), self._visits, self._events
+            if self._replay(plan):
+                return
+            number, self._reached, self._aborted, self._visits, self._events = before
+            del self._results[number:]
+        self._run_entries(base, called)
+
+    def _replay(self, plan: _Plan) -> bool:
+        """The runs of the last text once more, for as long as the same happens in each: then none of them
+        decides otherwise which others there are. Was it so to the end?"""
+        first = len(self._results)
+        for step, content, aborted in zip(plan.steps, plan.contents, plan.aborted, strict=True):
+            base = step.base
+            if step.behind is not None:
+                base = self._results[first + step.behind].state_after()
+            result = self._result(step.key, step.key[1], base, step.given, step.run)
+            if result.content is not content or result.aborted != aborted:
+                return False
+            self._add(result)
+        self._copies = plan.copies
+        return True
+
+    def _run_entries(self, base: Base, called: frozenset[str]) -> None:
+        definitions = list(entries.definitions(self._source.body, 0))
+        visited: dict[int, tuple[int, Result]] = {}
+        first = len(self._results)
         for visit in (0, 1):
-            for index, (node, line) in enumerate(definitions):
+            for index, (node, _) in enumerate(definitions):
                 if visit == 0 and node.name in called:
                     continue
                 number = 2 + visit * len(definitions) + index
-                span = node.header.shifted(line)
                 value = base.facts.get(("v", base.scope[0], node.name))
                 if isinstance(value, va.Function):
-                    self._function(base.for_functions(), value, number, span)
+                    self._function(base.for_functions(), value, number)
                 elif isinstance(value, va.Class):
-                    before = visited.get(index)
-                    start = base if before is None else before.state_after
-                    result = self._class(base, start, value, number, span, called, visit)
+                    result = self._class(base, visited.get(index), value, number, called, visit)
                     if result is not None:
-                        visited[index] = result
+                        visited[index] = len(self._results) - 1 - first, result
+        made = self._results[first:]
+        self._memory.plan = (
+            None
+            if self._left_out
+            else _Plan(
+                base,
+                called,
+                self._elsewhere,
+                self._copies,
+                tuple(self._steps),
+                tuple(result.content for result in made),
+                tuple(result.aborted for result in made),
+            )
+        )
 
     def trace(self) -> Trace:
         """What happened in all runs together; the trace of the last text again, when that is the same."""
@@ -226,13 +297,13 @@ class FileRun:
         is_spent = self._visits >= self._limits.visits or bool(self._left_out)
         return counts.silence(self._visits, is_spent)
 
-    def _has_room(self, base: Base, span: nd.Span) -> bool:
+    def _has_room(self, base: Base, code: va.Code[Any]) -> bool:
         """Is there fuel for one more run from a copy of `base`? A file of 20,000 functions has 20,000 facts
         for each of them to start from."""
         self._copies += len(base.facts)
         if self._copies <= self._limits.copies:
             return True
-        self._left_out.append(Place(self._path, span))
+        self._left_out.append(Place(self._path, _header(code)))
         return False
 
     def _joined(self) -> Trace:
@@ -302,41 +373,45 @@ class FileRun:
 
         return self._result((name, number), number, base, (), run)
 
-    def _function(self, base: Base, function: va.Function, number: int, span: nd.Span) -> None:
+    def _function(self, base: Base, function: va.Function, number: int) -> None:
         if function.key in self._reached or self._is_reached_elsewhere(function):
             return
-        if not self._has_room(base, span):
+        if not self._has_room(base, function.code):
             return
 
         def run(m: Machine) -> None:
-            place = m.located(span, m.path)
+            place = m.located(_header(function.code), m.path)
             entries.contained(m, place, lambda: entries.function_entry(m, function, place))
 
-        self._add(self._result((function.name, number), number, base, (), run))
+        self._step(_Step((function.name, number), base, None, (), run), base)
 
     def _class(
         self,
         base: Base,
-        start: Base | Callable[[], Base],
+        before: tuple[int, Result] | None,
         cls: va.Class,
         number: int,
-        span: nd.Span,
         called: frozenset[str],
         visit: int,
     ) -> Result | None:
-        todo = entries.open_methods(base.facts, cls, self._reached)
-        todo = [f for f in todo if not self._is_reached_elsewhere(f)]
-        if not todo or not self._has_room(base, span):
+        found = entries.open_methods(base, cls, self._reached)
+        if self._elsewhere:
+            found = [one for one in found if not self._is_reached_elsewhere(one[0])]
+        if not found or not self._has_room(base, cls.code):
             return None
-        waiting = called.intersection(f.name for f in todo)
+        waiting = called.intersection([name for _, _, name in found])
 
         def run(m: Machine) -> None:
-            place = m.located(span, m.path)
+            place, todo = m.located(_header(cls.code), m.path), [f for f, _, _ in found]
             entries.contained(m, place, lambda: entries.class_entry(m, cls, place, todo, waiting, visit == 0))
 
-        given = (tuple(f.key for f in todo), waiting)
-        base = start if isinstance(start, Base) else start()
-        result = self._result((cls.name, number), number, base, given, run)
+        given = (tuple(key for _, key, _ in found), waiting)
+        behind, start = (None, base) if before is None else (before[0], before[1].state_after())
+        return self._step(_Step((cls.name, number), base, behind, given, run), start)
+
+    def _step(self, step: _Step, base: Base) -> Result:
+        result = self._result(step.key, step.key[1], base, step.given, step.run)
+        self._steps.append(step)
         self._add(result)
         return result
 
@@ -444,6 +519,12 @@ class FileRun:
 
 
 # --------------------------------------------------------------------------- parts of a module
+
+
+def _header(code: va.Code[Any]) -> nd.Span:
+    """Where a definition's first line stands in its block, in the present text."""
+    header: nd.Span = code.node.header
+    return header.shifted(code.line)
 
 
 def _end_of_definitions(body: nd.Block) -> int | None:
