@@ -86,6 +86,29 @@ RULE = Rule(
     ),
     examples=(
         Example(
+            "A literal in both places",
+            """
+import torch
+from accelerate import Accelerator
+from torch import nn
+
+accelerator = Accelerator(gradient_accumulation_steps=8)
+
+
+def train(loader):
+    model = nn.Linear(12, 4)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    for x, y in loader:
+        with accelerator.accumulate(model):
+            loss = nn.functional.cross_entropy(model(x), y) / 8
+                   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ accumulation-scaled-twice
+            accelerator.backward(loss)
+            optimizer.step()
+            optimizer.zero_grad()
+""",
+        ),
+        Example(
             "The same name gives both",
             """
 import torch

@@ -86,6 +86,30 @@ RULE = Rule(
     ),
     examples=(
         Example(
+            "A counter decides when to step",
+            """
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+dist.init_process_group("nccl")
+model = DDP(nn.Linear(12, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def train(loader):
+    optimizer.zero_grad()
+    for i, (x, y) in enumerate(loader, 1):
+        loss = nn.functional.cross_entropy(model(x), y) / 8
+        loss.backward()
+        ^^^^^^^^^^^^^^^ accumulation-syncs-every-microbatch
+        if i % 8 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+""",
+        ),
+        Example(
             "A window in a loop of its own",
             """
 import torch

@@ -88,6 +88,27 @@ RULE = Rule(
     ),
     examples=(
         Example(
+            "A resumed run of epochs",
+            """
+import torch
+from torch import nn
+
+
+def main(loader, path):
+    model = nn.Linear(12, 4)
+    optimizer = torch.optim.Adam(model.parameters())
+    saved = torch.load(path, map_location="cpu")
+    model.load_state_dict(saved["model"])
+    for epoch in range(saved["epoch"] + 1, 100):
+        for x, y in loader:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        torch.save({"model": model.state_dict(), "epoch": epoch}, path)
+        ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ checkpoint-incomplete
+""",
+        ),
+        Example(
             "Momentum is lost",
             """
 import torch

@@ -121,6 +121,35 @@ RULE = Rule(
     ),
     examples=(
         Example(
+            "FSDP, and a loader of a class",
+            """
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.utils.data import DataLoader
+
+
+class Trainer:
+    def __init__(self, data):
+        dist.init_process_group("nccl")
+        self.model = FullyShardedDataParallel(nn.Linear(12, 4))
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        self.loader = DataLoader(data, batch_size=16, shuffle=True)
+                      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ ddp-without-sharding
+
+    def fit(self):
+        for x, y in self.loader:
+            self.optimizer.zero_grad()
+            nn.functional.cross_entropy(self.model(x), y).backward()
+            self.optimizer.step()
+
+
+def main(data):
+    Trainer(data).fit()
+""",
+        ),
+        Example(
             "A loader of a library that is distributed by itself",
             """
 import dgl

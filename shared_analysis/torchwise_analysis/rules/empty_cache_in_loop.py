@@ -78,6 +78,29 @@ RULE = Rule(
     ),
     examples=(
         Example(
+            "In a helper of the step",
+            """
+import torch
+from torch import nn
+
+model = nn.Linear(12, 4).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def learn(x, y):
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(model(x.cuda()), y.cuda()).backward()
+    optimizer.step()
+    torch.cuda.empty_cache()
+    ^^^^^^^^^^^^^^^^^^^^^^^^ empty-cache-in-loop
+
+
+def train(loader):
+    for x, y in loader:
+        learn(x, y)
+""",
+        ),
+        Example(
             "The collector, in a helper of the step",
             """
 import gc

@@ -83,6 +83,25 @@ RULE = Rule(
     ),
     examples=(
         Example(
+            "The optimizer steps by itself",
+            """
+import deepspeed
+import torch
+from torch import nn
+
+
+def train(loader, config):
+    net = nn.Linear(12, 4)
+    adam = torch.optim.Adam(net.parameters())
+    engine, adam, _, _ = deepspeed.initialize(model=net, optimizer=adam, config=config)
+    for x, y in loader:
+        loss = nn.functional.cross_entropy(engine(x), y)
+        engine.backward(loss)
+        adam.step()
+        ^^^^^^^^^^^ engine-bypassed
+""",
+        ),
+        Example(
             "The loss runs its own backward",
             """
 import deepspeed

@@ -17,15 +17,15 @@ WRONG = """
 from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
 
 
-def metric(outputs):
+def f(outputs):
     return {"accuracy": (outputs.predictions.argmax(-1) == outputs.label_ids).mean()}
 
 
 def main(train, test):
     model = AutoModelForCausalLM.from_pretrained("gpt2")
     args = TrainingArguments("out", eval_strategy="epoch")
-    run = Trainer(model, args, None, train, test, compute_metrics=metric)
-          ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ eval-logits-on-device warning certain
+    run = Trainer(model, args, None, train, test, compute_metrics=f)
+          ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ eval-logits-on-device warning certain
     run.train()
 """
 

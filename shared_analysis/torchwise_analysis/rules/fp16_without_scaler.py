@@ -88,6 +88,29 @@ RULE = Rule(
     ),
     examples=(
         Example(
+            "Half precision by its literal type",
+            """
+import torch
+from torch import nn
+
+model = nn.Linear(12, 4).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def loss_of(x, y):
+    with torch.autocast("cuda", torch.float16):
+         ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ fp16-without-scaler
+        return nn.functional.cross_entropy(model(x.cuda()), y.cuda())
+
+
+def train(loader):
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss_of(x, y).backward()
+        optimizer.step()
+""",
+        ),
+        Example(
             "The default type on cuda",
             """
 import torch

@@ -103,6 +103,37 @@ RULE = Rule(
     ),
     examples=(
         Example(
+            "The body was put in evaluation mode once",
+            """
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(12, 32), nn.BatchNorm1d(32))
+        self.head = nn.Linear(32, 4)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+
+def fit(loader):
+    net = Net()
+    net.body.requires_grad_(False)
+    net.body.eval()
+    optimizer = torch.optim.SGD(net.head.parameters(), lr=0.1)
+    for epoch in range(10):
+        net.train()
+        ^^^^^^^^^^^ frozen-norm-reactivated
+        for x, y in loader:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(net(x), y).backward()
+            optimizer.step()
+""",
+        ),
+        Example(
             "A helper freezes the batch-norm layers before the loop",
             """
 import torch

@@ -81,6 +81,32 @@ RULE = Rule(
     ),
     examples=(
         Example(
+            "A class of the project, cast as a whole",
+            """
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(12, 4)
+
+    def forward(self, x):
+        return self.body(x)
+
+
+def train(loader):
+    net = Net().cuda().half()
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
+                ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ half-weights-with-plain-optimizer
+    for x, y in loader:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(net(x.cuda().half()), y.cuda()).backward()
+        optimizer.step()
+""",
+        ),
+        Example(
             "Cast with `to`, a model that is handed in",
             """
 import torch

@@ -90,6 +90,27 @@ RULE = Rule(
     ),
     examples=(
         Example(
+            "Lines of a file",
+            """
+from torch.utils.data import DataLoader, IterableDataset
+
+
+class Lines(IterableDataset):
+    def __init__(self, path):
+        self.path = path
+
+    def __iter__(self):
+    ^^^^^^^^^^^^^^^^^^^ iterable-dataset-unsharded
+        with open(self.path) as file:
+            for line in file:
+                yield line.strip()
+
+
+for line in DataLoader(Lines("corpus.txt"), batch_size=8, num_workers=2):
+    print(line)
+""",
+        ),
+        Example(
             "A generator method behind `__iter__`",
             """
 import torch

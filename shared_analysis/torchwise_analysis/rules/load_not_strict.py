@@ -74,6 +74,23 @@ RULE = Rule(
     ),
     examples=(
         Example(
+            "By keyword, in a helper",
+            """
+import torch
+from torch import nn
+
+
+def resume(model, path):
+    state = torch.load(path, map_location="cpu")
+    model.load_state_dict(state["model"], strict=False)
+    ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ load-not-strict
+    return model
+
+
+net = resume(nn.Linear(12, 4), "last.pt")
+""",
+        ),
+        Example(
             "Loaded and used in one line",
             """
 import torch

@@ -101,8 +101,9 @@ def train(loader):
         optimizer.zero_grad()
         difference = model(x).detach().numpy() - y.numpy()
                      ^^^^^^^^^^^^^^^^^ loss-cut-from-graph error certain
-        loss = Variable(torch.as_tensor((difference**2).mean()), requires_grad=True)
-               ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ deprecated-api hint certain
+        error = torch.as_tensor((difference**2).mean())
+        loss = Variable(error, requires_grad=True)
+               ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ deprecated-api hint certain
         loss.backward()
         optimizer.step()
 """,

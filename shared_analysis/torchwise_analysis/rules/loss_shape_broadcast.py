@@ -73,6 +73,23 @@ RULE = Rule(
     ),
     examples=(
         Example(
+            "A column of predictions, a row of targets",
+            """
+import torch
+from torch import nn
+
+x, y = torch.randn(64, 8), torch.randn(64)
+model = nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(30):
+    optimizer.zero_grad()
+    loss = nn.functional.smooth_l1_loss(model(x), y)
+           ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ loss-shape-broadcast
+    loss.backward()
+    optimizer.step()
+""",
+        ),
+        Example(
             "Targets from a column of a table",
             """
 import torch

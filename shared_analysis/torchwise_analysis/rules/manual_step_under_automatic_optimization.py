@@ -96,6 +96,33 @@ RULE = Rule(
     ),
     examples=(
         Example(
+            "A helper of the step steps",
+            """
+import lightning as L
+import torch
+from torch import nn
+
+
+class Model(L.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(12, 4)
+
+    def update(self):
+        self.optimizers().step()
+        ^^^^^^^^^^^^^^^^^^^^^^^^ manual-step-under-automatic-optimization
+
+    def training_step(self, batch, index):
+        x, y = batch
+        loss = nn.functional.cross_entropy(self.net(x), y)
+        self.update()
+        return loss
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+""",
+        ),
+        Example(
             "The loss runs its own backward",
             """
 import lightning

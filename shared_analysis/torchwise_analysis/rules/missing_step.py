@@ -87,6 +87,27 @@ RULE = Rule(
     ),
     examples=(
         Example(
+            "One of two optimizers never steps",
+            """
+import torch
+from torch import nn
+
+body, head = nn.Linear(12, 16), nn.Linear(16, 4)
+slow = torch.optim.SGD(body.parameters(), lr=0.01)
+fast = torch.optim.SGD(head.parameters(), lr=0.1)
+
+
+def train(loader):
+    for x, y in loader:
+        slow.zero_grad()
+        fast.zero_grad()
+        loss = nn.functional.cross_entropy(head(body(x)), y)
+        loss.backward()
+        ^^^^^^^^^^^^^^^ missing-step
+        fast.step()
+""",
+        ),
+        Example(
             "Brackets forgotten",
             """
 import torch

@@ -80,6 +80,28 @@ RULE = Rule(
     ),
     examples=(
         Example(
+            "A wrapped module, past its wrapper",
+            """
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+dist.init_process_group("nccl")
+model = DDP(nn.Linear(12, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def train(loader):
+    for x, y in loader:
+        optimizer.zero_grad()
+        out = model.forward(x)
+              ^^^^^^^^^^^^^^^^ module-forward-called-directly
+        nn.functional.cross_entropy(out, y).backward()
+        optimizer.step()
+""",
+        ),
+        Example(
             "A model that is handed in",
             """
 import torch

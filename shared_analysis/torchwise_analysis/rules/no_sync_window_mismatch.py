@@ -100,6 +100,32 @@ RULE = Rule(
     ),
     examples=(
         Example(
+            "Synchronised one micro-batch too early",
+            """
+import contextlib
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+dist.init_process_group("nccl")
+model = DDP(nn.Linear(12, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def train(loader):
+    for i, (x, y) in enumerate(loader):
+        context = model.no_sync() if i % 4 != 0 else contextlib.nullcontext()
+                  ^^^^^^^^^^^^^^^ no-sync-window-mismatch
+        with context:
+            (nn.functional.cross_entropy(model(x), y) / 4).backward()
+        if (i + 1) % 4 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+""",
+        ),
+        Example(
             "The flag is set after the forward that reads it",
             """
 import torch

@@ -76,6 +76,27 @@ RULE = Rule(
     ),
     examples=(
         Example(
+            "A count of hits as the loss",
+            """
+import torch
+from torch import nn
+
+model = nn.Linear(12, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def train(loader):
+    for x, y in loader:
+        optimizer.zero_grad()
+        guesses = model(x).argmax(dim=1).float()
+        loss = nn.functional.mse_loss(guesses, y.float())
+               ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ nondifferentiable-loss
+        loss.requires_grad_()
+        loss.backward()
+        optimizer.step()
+""",
+        ),
+        Example(
             "Rounded predictions",
             """
 import torch

@@ -107,6 +107,37 @@ RULE = Rule(
     ),
     examples=(
         Example(
+            "A helper replaces the head behind the optimizer",
+            """
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(12, 32), nn.Linear(32, 1000)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+
+def adapt(net, classes):
+    net.head = nn.Linear(32, classes)
+    ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ optimizer-misses-parameters
+
+
+def finetune(loader):
+    net = Net()
+    optimizer = torch.optim.Adam(net.parameters())
+    adapt(net, 4)
+    for x, y in loader:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(net(x), y).backward()
+        optimizer.step()
+""",
+        ),
+        Example(
             "A body that was filtered out as frozen is unfrozen later",
             """
 import torch

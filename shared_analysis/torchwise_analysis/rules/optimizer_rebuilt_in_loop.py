@@ -87,6 +87,27 @@ RULE = Rule(
     ),
     examples=(
         Example(
+            "An attribute that is made anew in each epoch",
+            """
+import torch
+from torch import nn
+
+
+class Trainer:
+    def __init__(self):
+        self.model = nn.Linear(12, 4)
+
+    def fit(self, loader):
+        for epoch in range(100):
+            self.optimizer = torch.optim.AdamW(self.model.parameters())
+                             ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ optimizer-rebuilt-in-loop
+            for x, y in loader:
+                self.optimizer.zero_grad()
+                nn.functional.cross_entropy(self.model(x), y).backward()
+                self.optimizer.step()
+""",
+        ),
+        Example(
             "For each epoch",
             """
 import torch

@@ -75,6 +75,27 @@ RULE = Rule(
     ),
     examples=(
         Example(
+            "Random choices of NumPy",
+            """
+import numpy as np
+import torch
+from torch import nn
+
+torch.manual_seed(1234)
+model = nn.Linear(12, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def train(x, y):
+    for step in range(1000):
+        rows = np.random.choice(len(x), 32)
+               ^^^^^^^^^^^^^^^^^^^^^^^^^^^^ partial-seeding
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x[rows]), y[rows]).backward()
+        optimizer.step()
+""",
+        ),
+        Example(
             "Python's generator",
             """
 import random

@@ -85,6 +85,28 @@ RULE = Rule(
     ),
     examples=(
         Example(
+            "Shown beside a progress bar",
+            """
+import torch
+from torch import nn
+from tqdm import tqdm
+
+model = nn.Linear(12, 4).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def train(loader):
+    bar = tqdm(loader)
+    for x, y in bar:
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x.cuda()), y.cuda())
+        loss.backward()
+        optimizer.step()
+        bar.set_postfix(loss=loss.item())
+                             ^^^^^^^^^^^ per-step-host-sync
+""",
+        ),
+        Example(
             "Added up in each step; only the first wait is reported",
             """
 import torch

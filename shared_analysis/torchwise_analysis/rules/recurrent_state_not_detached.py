@@ -91,6 +91,27 @@ RULE = Rule(
     ),
     examples=(
         Example(
+            "A pair of states that is carried on",
+            """
+import torch
+from torch import nn
+
+lstm, out = nn.LSTM(8, 16), nn.Linear(16, 4)
+optimizer = torch.optim.SGD([*lstm.parameters(), *out.parameters()], lr=0.1)
+
+
+def train(chunks):
+    h, c = torch.zeros(1, 4, 16), torch.zeros(1, 4, 16)
+    for x, y in chunks:
+        hidden, (h, c) = lstm(x, (h, c))
+                         ^^^^^^^^^^^^^^^ recurrent-state-not-detached
+        loss = nn.functional.cross_entropy(out(hidden).flatten(0, 1), y.flatten())
+        optimizer.zero_grad()
+        loss.backward(retain_graph=True)
+        optimizer.step()
+""",
+        ),
+        Example(
             "State in an attribute of the model",
             """
 import torch

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from torchwise_analysis.findings import Confidence, Evidence, Fix, Safety, Severity
 from torchwise_analysis.fixes import SourceFile
-from torchwise_analysis.interp.abstract.events import ApiCall
-from torchwise_analysis.interp.abstract.loops import LoopKind
+from torchwise_analysis.interp.abstract.events import ApiCall, Step
+from torchwise_analysis.interp.abstract.loops import LoopKind, Turn
 from torchwise_analysis.interp.abstract.trace import Trace
-from torchwise_analysis.interp.abstract.values import Const, Obj, Unknown
+from torchwise_analysis.interp.abstract.values import Const, Obj, Origin, Unknown
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
 from torchwise_analysis.rules._processes import in_file
 from torchwise_analysis.rules._reading import distinct, loop_words
@@ -64,6 +64,7 @@ RULE = Rule(
         "the seed depends on the epoch, the step or the rank",
         "behind any test, or inside `fork_rng`",
         "loops that do not train: the same noise for each evaluation is often meant",
+        "a loop of folds or runs, in which model and optimizer are made anew",
     ),
     grading="Always a warning. Certain: the seed is seen not to change in the loop.",
     fix="Advice: seed once in front of the loop, or add the step to the seed.",
@@ -74,6 +75,44 @@ RULE = Rule(
         ),
     ),
     examples=(
+        Example(
+            "Folds begin anew with the same numbers",
+            """
+import torch
+from torch import nn
+
+
+def validate(folds):
+    for loader in folds:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(12, 32), nn.Dropout(0.5), nn.Linear(32, 4))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for x, y in loader:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+""",
+        ),
+        Example(
+            "At the head of each epoch",
+            """
+import torch
+from torch import nn
+
+model = nn.Sequential(nn.Linear(12, 32), nn.Dropout(0.5), nn.Linear(32, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def train(loader, seed):
+    for epoch in range(100):
+        torch.manual_seed(seed)
+        ^^^^^^^^^^^^^^^^^^^^^^^ reseed-in-loop
+        for x, y in loader:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+""",
+        ),
         Example(
             "A constant, in NumPy",
             """
@@ -171,17 +210,16 @@ def detect(trace: Trace) -> Iterator[Hit]:
         if not call.loops or call.scene.guards or call.scene.world or not _is_fixed(call):
             continue
         turn = call.loops[-1]
-        if turn.loop.kind is not LoopKind.BATCHES:
-            continue
         step = next((s for s in trace.steps if s.loops[: len(call.loops)] == call.loops), None)
-        if step is None or len(step.loops) != len(call.loops):
+        if step is None or not (_is_step_loop(turn, call, step) or _is_epoch_loop(turn, call, step)):
             continue
         yield Hit(
             in_file(trace, call),
             Severity.WARNING,
             Confidence.CERTAIN,
             f"the same seed in every turn of the {loop_words(turn.loop)}: dropout and noise repeat "
-            "themselves in each step. Seed once, in front of the loop.",
+            f"themselves in each {'step' if _is_step_loop(turn, call, step) else 'epoch'}. Seed once, "
+            "in front of the loop.",
             distinct(
                 (
                     Evidence(turn.loop.place, "this loop trains"),
@@ -190,6 +228,17 @@ def detect(trace: Trace) -> Iterator[Hit]:
             ),
             frozenset({("seed", call.place)}),
         )
+
+
+def _is_step_loop(turn: Turn, call: ApiCall, step: Step) -> bool:
+    return turn.loop.kind is LoopKind.BATCHES and len(step.loops) == len(call.loops)
+
+
+def _is_epoch_loop(turn: Turn, call: ApiCall, step: Step) -> bool:
+    """Epochs of one run: what trains in them was made before. Folds and other runs begin anew on purpose."""
+    optimizer, inner = step.optimizer, step.loops[len(call.loops) :]
+    is_epoch = turn.loop.kind is LoopKind.RANGE and [t.loop.kind for t in inner] == [LoopKind.BATCHES]
+    return is_epoch and optimizer.origin is Origin.BUILT and turn not in optimizer.birth
 
 
 def _is_fixed(call: ApiCall) -> bool:

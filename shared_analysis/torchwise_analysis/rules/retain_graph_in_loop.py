@@ -91,6 +91,28 @@ RULE = Rule(
     ),
     examples=(
         Example(
+            "A helper keeps for nobody",
+            """
+import torch
+from torch import nn
+
+model = nn.Linear(12, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def learn(loss):
+    optimizer.zero_grad()
+    loss.backward(retain_graph=True)
+    ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ retain-graph-in-loop
+    optimizer.step()
+
+
+def train(loader):
+    for x, y in loader:
+        learn(nn.functional.cross_entropy(model(x), y))
+""",
+        ),
+        Example(
             "Two losses over one trunk: only the last keeps for nothing",
             """
 import torch

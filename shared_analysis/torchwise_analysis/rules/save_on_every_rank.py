@@ -82,6 +82,37 @@ RULE = Rule(
     ),
     examples=(
         Example(
+            "FSDP aside, a method saves",
+            """
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+
+class Trainer:
+    def __init__(self):
+        dist.init_process_group("nccl")
+        self.model = DistributedDataParallel(nn.Linear(12, 4))
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+
+    def save(self):
+        torch.save(self.model.module.state_dict(), "model.pt")
+        ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ save-on-every-rank
+
+    def fit(self, loader):
+        for x, y in loader:
+            self.optimizer.zero_grad()
+            nn.functional.cross_entropy(self.model(x), y).backward()
+            self.optimizer.step()
+        self.save()
+
+
+def main(loader):
+    Trainer().fit(loader)
+""",
+        ),
+        Example(
             "Every epoch, inside a dictionary",
             """
 import torch

@@ -94,6 +94,30 @@ RULE = Rule(
     ),
     examples=(
         Example(
+            "A class that steps past its scaler",
+            """
+import torch
+from torch import nn
+
+
+class Trainer:
+    def __init__(self):
+        self.model = nn.Linear(12, 4).cuda()
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        self.scaler = torch.amp.GradScaler("cuda")
+
+    def train(self, loader):
+        for x, y in loader:
+            self.optimizer.zero_grad()
+            with torch.autocast("cuda", dtype=torch.float16):
+                loss = nn.functional.cross_entropy(self.model(x.cuda()), y.cuda())
+            self.scaler.scale(loss).backward()
+            self.optimizer.step()
+            ^^^^^^^^^^^^^^^^^^^^^ scaler-protocol
+            self.scaler.update()
+""",
+        ),
+        Example(
             "Never updated",
             """
 import torch

@@ -91,6 +91,26 @@ RULE = Rule(
     ),
     examples=(
         Example(
+            "Brackets forgotten",
+            """
+import torch
+from torch import nn
+
+
+def train(loader):
+    model = nn.Linear(12, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 50)
+             ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ scheduler-never-stepped
+    for epoch in range(50):
+        for x, y in loader:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        cosine.step
+""",
+        ),
+        Example(
             "Only its state is saved",
             """
 import torch

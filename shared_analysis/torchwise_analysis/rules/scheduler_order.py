@@ -83,6 +83,26 @@ RULE = Rule(
     ),
     examples=(
         Example(
+            "Before the step, in each batch",
+            """
+import torch
+from torch import nn
+
+model = nn.Linear(12, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+warm = torch.optim.lr_scheduler.LinearLR(optimizer, 0.01, 1.0, 500)
+
+
+def train(loader):
+    for x, y in loader:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        warm.step()
+        ^^^^^^^^^^^ scheduler-order
+        optimizer.step()
+""",
+        ),
+        Example(
             "At the head of the epoch",
             """
 import torch

@@ -141,6 +141,34 @@ RULE = Rule(
     ),
     examples=(
         Example(
+            "A method evaluates and leaves",
+            """
+import torch
+from torch import nn
+
+
+class Trainer:
+    def __init__(self):
+        self.model = nn.Sequential(nn.Linear(12, 32), nn.Dropout(0.5), nn.Linear(32, 4))
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+
+    def validate(self, loader):
+        self.model.eval()
+        ^^^^^^^^^^^^^^^^^ stuck-eval-mode
+        with torch.no_grad():
+            return sum((self.model(x).argmax(1) == y).sum().item() for x, y in loader)
+
+    def fit(self, loader, held_out):
+        self.model.train()
+        for epoch in range(10):
+            for x, y in loader:
+                self.optimizer.zero_grad()
+                nn.functional.cross_entropy(self.model(x), y).backward()
+                self.optimizer.step()
+            print(self.validate(held_out))
+""",
+        ),
+        Example(
             "In the middle of an epoch",
             """
 import torch

@@ -84,6 +84,27 @@ RULE = Rule(
     ),
     examples=(
         Example(
+            "Norms of single parameters",
+            """
+import torch
+from torch import nn
+
+model = nn.Linear(12, 4).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def train(loader, found):
+    for x, y in loader:
+        scores = model(x.cuda())
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(scores, y.cuda()).backward()
+        optimizer.step()
+        for score in scores:
+            found.append(score.max().item())
+                         ^^^^^^^^^^^^^^^^^^ sync-in-hot-loop
+""",
+        ),
+        Example(
             "Counted by index",
             """
 import torch

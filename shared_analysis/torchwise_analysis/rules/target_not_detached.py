@@ -82,6 +82,30 @@ RULE = Rule(
     ),
     examples=(
         Example(
+            "A method that computes the target",
+            """
+import torch
+from torch import nn
+
+
+class Agent:
+    def __init__(self):
+        self.critic = nn.Linear(4, 2)
+        self.optimizer = torch.optim.Adam(self.critic.parameters())
+
+    def target(self, reward, following):
+        return reward + 0.99 * self.critic(following).max(1).values
+
+    def learn(self, state, action, reward, following):
+        value = self.critic(state).gather(1, action).squeeze(1)
+        loss = nn.functional.mse_loss(value, self.target(reward, following))
+               ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ target-not-detached
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+""",
+        ),
+        Example(
             "A discount that is configured, a smooth loss",
             """
 import torch

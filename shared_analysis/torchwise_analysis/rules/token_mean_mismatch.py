@@ -246,8 +246,8 @@ def _hit(one: Step, backward: Backward, loss: LossCall) -> Hit:
         backward.place,
         Severity.WARNING,
         Confidence.POSSIBLE,
-        "do the micro-batches of this window have equally many targets that are not ignored? If not, the mean "
-        "of their means weighs tokens of short ones more. Sum, and divide by the tokens of the whole window.",
+        "do the micro-batches of this window have equally many targets that are not ignored? If not, the "
+        "mean of their means weighs tokens of short ones more. Sum, and divide by the tokens of the whole window.",
         distinct(
             (
                 Evidence(loss.place, "a mean over the targets that are not ignored"),

@@ -104,6 +104,32 @@ RULE = Rule(
     ),
     examples=(
         Example(
+            "A generator made once, of Python",
+            """
+import random
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+
+class Noisy(Dataset):
+    def __init__(self, rows):
+        self.rows = rows
+        self.dice = random.Random(0)
+                    ^^^^^^^^^^^^^^^^ worker-rng-duplicated
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, index):
+        return self.rows[index] + self.dice.random()
+
+
+def batches(rows):
+    return DataLoader(Noisy(rows), batch_size=4, num_workers=4)
+""",
+        ),
+        Example(
             "A constant seed for every worker",
             """
 import random

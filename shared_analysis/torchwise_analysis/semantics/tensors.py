@@ -551,7 +551,11 @@ def _selected(m: Machine, value: va.Tensor, call: Call) -> va.Value:
     indices = replace(
         value, passes=frozenset(), tokens=frozenset(), activation=None, taint=value.taint | {"integer"}
     )
-    return m.sequence((replace(value, activation=None, shape=None), indices), None, va.Kind.TUPLE)
+    values = replace(value, activation=None, shape=None)
+    out = m.sequence((values, indices), None, va.Kind.TUPLE)
+    m.state.set(("a", out.id, "values"), values)
+    m.state.set(("a", out.id, "indices"), indices)
+    return out
 
 
 def _gate(m: Machine, call: Call) -> va.Tensor:
