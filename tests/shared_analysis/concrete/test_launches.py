@@ -1,0 +1,336 @@
+"""How scripts are started: typed command lines, launch lines, and files that others start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.shared_analysis.concrete.test_scripts import LOOP, MODEL, estimate, message, report
+from torchwise_analysis.interp.concrete.library.launch import lines_for
+from torchwise_memory.report import Source
+
+ARGPARSE = (
+    """
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--width", type=int, default=20)
+parser.add_argument("--batch-size", type=int, default=8)
+parser.add_argument("--amp", action="store_true")
+parser.add_argument("--sizes", type=int, nargs="+", default=[1, 2])
+args = parser.parse_args()
+width, batch = args.width, args.batch_size
+"""
+    + MODEL
+    + LOOP
+)
+
+
+def lines(folder: Path, text: str, name: str = "run.sh") -> list[tuple[str, ...]]:
+    (folder / "main.py").write_text("")
+    (folder / name).write_text(text)
+    return [line.words for line in lines_for(str(folder / "main.py"), (str(folder),))]
+
+
+# --------------------------------------------------------------------------- launch lines
+
+
+def test_each_launch_line_is_an_estimate_of_its_own(tmp_path: Path) -> None:
+    text = "python main.py --width 40\npython main.py --width 60 --batch-size=16\n"
+    plain, first, second = report(tmp_path, ARGPARSE, run_dot_sh=text).estimates
+    assert plain.launch is None and plain.parameters == 210
+    assert first.launch is not None and first.launch.words == "--width 40" and first.parameters == 410
+    assert second.launch is not None and second.launch.origin.line == 2
+    field = second.plan["micro_batch"]
+    assert (second.parameters, field.value, field.source) == (610, 16, Source.CONFIGURED)
+    assert field.origin is not None and field.origin.path.endswith("run.sh")
+
+
+def test_launch_lines_that_change_no_size_are_one_answer(tmp_path: Path) -> None:
+    text = "python main.py --output-dir a\npython main.py --log_dir b\n"
+    assert len(report(tmp_path, ARGPARSE, run_dot_sh=text).estimates) == 1
+
+
+def test_a_script_that_needs_its_launch_line_is_answered_by_it(tmp_path: Path) -> None:
+    script = ARGPARSE.replace("args = parser.parse_args()", "args = parser.parse_args()\nassert args.amp")
+    (only,) = report(tmp_path, script, run_dot_sh="python main.py --amp\n").estimates
+    assert only.launch is not None and only.launch.words == "--amp"
+
+
+def test_variables_of_a_shell_script_are_put_in(tmp_path: Path) -> None:
+    text = 'WIDTH=48\nexport ARGS="--batch-size 4 --amp"\npython main.py --width $WIDTH ${ARGS} $@\n'
+    assert lines(tmp_path, text) == [("--width", "48", "--batch-size", "4", "--amp")]
+
+
+def test_what_only_a_shell_knows_is_not_known(tmp_path: Path) -> None:
+    script = ARGPARSE
+    answer = report(tmp_path, script, run_dot_sh="python main.py --width $(nproc)\n")
+    assert [estimate.launch for estimate in answer.estimates] == [None]
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("torchrun --nproc_per_node=4 main.py --width 3", "run.slurm"),
+        ("train:\n\tpython main.py --width 3", "Makefile"),
+        ("Run\n\n```bash\n$ accelerate launch \\\n   main.py --width 3\n```\n", "README.md"),
+        ("CUDA_VISIBLE_DEVICES=0 python -m main --width 3 > log.txt", "run.sh"),
+        ("python main.py --width 3 && echo done", "start.bash"),
+    ],
+)
+def test_lines_of_all_kinds_of_texts_are_read(tmp_path: Path, text: str, name: str) -> None:
+    assert lines(tmp_path, text, name) == [("--width", "3")]
+
+
+@pytest.mark.parametrize(
+    "text", ["see main.py --width 3", "python other_main.py --width 3", "cp main.py --width 3", "# main.py"]
+)
+def test_other_texts_start_nothing(tmp_path: Path, text: str) -> None:
+    assert lines(tmp_path, text) == []
+
+
+def test_a_scripts_own_docstring_says_how_it_is_started(tmp_path: Path) -> None:
+    script = '"""Train.\n\n    python main.py \\\n        --width 30\n"""\n' + ARGPARSE
+    plain, launched = report(tmp_path, script).estimates
+    assert (plain.parameters, launched.parameters) == (210, 310)
+
+
+def test_processes_of_a_launcher_reach_the_environment(tmp_path: Path) -> None:
+    script = (
+        """
+import os
+world = int(os.environ.get("WORLD_SIZE", 1))
+width, batch = 20, 64 // world
+"""
+        + MODEL
+        + LOOP
+    )
+    alone, launched = report(tmp_path, script, run_dot_sh="torchrun --nproc_per_node 4 main.py\n").estimates
+    assert (alone.plan["micro_batch"].value, launched.plan["micro_batch"].value) == (64, 16)
+    assert launched.gpus_used == 4
+
+
+# --------------------------------------------------------------------------- argparse
+
+
+@pytest.mark.parametrize(
+    ("words", "result"),
+    [
+        ("--width 3", 3),
+        ("--width=3", 3),
+        ("--wid 3", 3),
+        ("--sizes 4 5 --amp --width 6", 6),
+        ("--batch-size 2 -- --width", 20),
+    ],
+)
+def test_words_are_parsed_as_argparse_does(tmp_path: Path, words: str, result: int) -> None:
+    script = ARGPARSE.replace("width, batch =", "batch = 8 + (args.batch_size == 8) * len(args.sizes)\nwidth, _ =")
+    answer = report(tmp_path, script, run_dot_sh=f"python main.py {words}\n")
+    assert answer.estimates[-1].parameters == result * 10 + 10
+
+
+def test_a_list_that_the_script_gives_is_parsed(tmp_path: Path) -> None:
+    script = ARGPARSE.replace("parse_args()", "parse_args(['--width', '7'])")
+    assert estimate(tmp_path, script).parameters == 80
+
+
+def test_of_several_commands_the_one_that_trains_is_meant(tmp_path: Path) -> None:
+    script = (
+        """
+import argparse
+parser = argparse.ArgumentParser()
+commands = parser.add_subparsers(dest="command")
+commands.add_parser("eval").add_argument("--width", type=int, default=1)
+commands.add_parser("train").add_argument("--width", type=int, default=33)
+args = parser.parse_args()
+assert args.command == "train"
+width, batch = args.width, 8
+"""
+        + MODEL
+        + LOOP
+    )
+    assert estimate(tmp_path, script).parameters == 340
+
+
+def test_a_parser_of_the_programs_own_class(tmp_path: Path) -> None:
+    script = (
+        """
+import argparse
+class Parser(argparse.ArgumentParser):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        super().add_argument("--width", type=int, default=20)
+    def parse_known_args(self, *args, **kwargs):
+        space, rest = super().parse_known_args(*args, **kwargs)
+        space.width += 2
+        return space, rest
+width, batch = Parser().parse_args().width, 8
+"""
+        + MODEL
+        + LOOP
+    )
+    assert estimate(tmp_path, script).parameters == 230
+
+
+# --------------------------------------------------------------------------- typed command lines
+
+DATACLASS = """
+from dataclasses import dataclass, field
+
+@dataclass
+class Inner:
+    width: int = 20
+
+@dataclass
+class Options:
+    batch: int = field(default=8, metadata={"help": "samples"})
+    use_bias: bool = True
+    name: str = "a"
+    inner: Inner = field(default_factory=Inner)
+    width: int = 20
+"""
+STARTS = {
+    "transformers": "from transformers import HfArgumentParser\n"
+    "(o,) = HfArgumentParser(Options).parse_args_into_dataclasses()\n",
+    "trl": "from trl import TrlParser\n(o,) = TrlParser((Options,)).parse_args_and_config()\n",
+    "tyro": "import tyro\no = tyro.cli(Options)\n",
+    "simple": "import simple_parsing\no = simple_parsing.parse(Options)\n",
+    "simple dest": "from simple_parsing import ArgumentParser\np = ArgumentParser()\n"
+    'p.add_arguments(Options, dest="options")\no = p.parse_args().options\n',
+    "jsonargparse": "from jsonargparse import CLI\no = CLI(Options)\n",
+}
+
+
+@pytest.mark.parametrize("kind", STARTS)
+def test_dataclasses_are_filled_from_a_launch_line(tmp_path: Path, kind: str) -> None:
+    script = DATACLASS + STARTS[kind] + "width, batch = o.width, o.batch\n" + MODEL + LOOP
+    plain, launched = report(tmp_path, script, run_dot_sh="python main.py --width 40 --batch 16\n").estimates
+    assert (plain.parameters, launched.parameters) == (210, 410)
+    assert launched.plan["micro_batch"].value == 16
+
+
+def test_inner_fields_are_given_by_dotted_names(tmp_path: Path) -> None:
+    script = DATACLASS + STARTS["tyro"] + "width, batch = o.inner.width, o.batch\n" + MODEL + LOOP
+    _, launched = report(tmp_path, script, run_dot_sh="python main.py --inner.width 50\n").estimates
+    assert launched.parameters == 510
+
+
+def test_trls_parser_reads_a_settings_file(tmp_path: Path) -> None:
+    script = DATACLASS + STARTS["trl"] + "width, batch = o.width, o.batch\n" + MODEL + LOOP
+    files = {"c_dot_yaml": "width: 70\n", "run_dot_sh": "python main.py --config c.yaml\n"}
+    assert report(tmp_path, script, **files).estimates[-1].parameters == 710
+
+
+def test_a_field_without_default_is_asked_for(tmp_path: Path) -> None:
+    script = DATACLASS.replace("class Options:", "class Options:\n    size: int") + STARTS["tyro"]
+    script += "width, batch = o.size, o.batch\n" + MODEL + LOOP
+    assert "--size, which has no default" in message(tmp_path, script)
+    assert estimate(tmp_path, "# torchwise: size=12\n" + script).parameters == 130
+
+
+FUNCTIONS = {
+    "fire": "import fire\nfire.Fire(main)\n",
+    "typer": "import typer\ntyper.run(main)\n",
+    "typer app": "import typer\napp = typer.Typer()\napp.command()(main)\napp()\n",
+    "click": "import click\nmain = click.command()(click.option('--width', default=20)"
+    "(click.option('--batch', default=8, type=int)(main)))\nmain()\n",
+    "tyro": "import tyro\ntyro.cli(main)\n",
+    "absl": "from absl import app, flags\nF = flags.FLAGS\nflags.DEFINE_integer('width', 20, '')\n"
+    "flags.DEFINE_integer('batch', 8, '')\napp.run(lambda argv: main(F.width, F.batch))\n",
+}
+
+
+@pytest.mark.parametrize("kind", FUNCTIONS)
+def test_functions_are_called_with_the_words_of_a_launch_line(tmp_path: Path, kind: str) -> None:
+    body = "".join(f"    {line}\n" for line in (MODEL + LOOP).strip().split("\n"))
+    script = f"def main(width: int = 20, batch: int = 8):\n{body}\n" + FUNCTIONS[kind]
+    plain, launched = report(tmp_path, script, run_dot_sh="python main.py --width 40 --batch 16\n").estimates
+    assert (plain.parameters, launched.parameters) == (210, 410)
+
+
+# --------------------------------------------------------------------------- started from elsewhere
+
+TRAINER = """
+import torch
+from torch import nn
+
+class Trainer:
+    def __init__(self, model, batch=4):
+        self.model = model.cuda()
+        self.optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        self.batch = batch
+
+    def train(self):
+        for _ in range(3):
+            x = torch.randn(self.batch, 20, device="cuda")
+            self.model(x).sum().backward()
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+"""
+
+
+def test_a_loop_that_another_file_starts_is_answered_by_it(tmp_path: Path) -> None:
+    start = "from torch import nn\nfrom main import Trainer\nif __name__ == '__main__':\n"
+    start += "    Trainer(nn.Linear(20, 10), batch=16).train()\n"
+    found = estimate(tmp_path, TRAINER, train_dot_py=start)
+    assert (found.parameters, found.plan["micro_batch"].value) == (210, 16)
+    assert found.origin.path.endswith("main.py")
+    assert "the file is used as train.py uses it" in found.assumptions
+
+
+def test_an_example_of_the_readme_starts_a_loop(tmp_path: Path) -> None:
+    readme = "# Use\n\n```python\nfrom torch import nn\nfrom main import Trainer\n"
+    readme += "Trainer(nn.Linear(20, 10), batch=32).train()\n```\n"
+    found = estimate(tmp_path, TRAINER, README_dot_md=readme)
+    assert found.plan["micro_batch"].value == 32
+    place = found.plan["micro_batch"].origin
+    assert place is not None and place.path.endswith("README.md") and place.line == 6
+
+
+def test_without_any_start_it_says_that_nobody_calls_it(tmp_path: Path) -> None:
+    assert "nothing in this file calls it" in message(tmp_path, TRAINER, other_dot_py="x = 1\n")
+
+
+# --------------------------------------------------------------------------- a trace that stops
+
+
+def test_a_trace_that_stops_keeps_what_it_knows(tmp_path: Path) -> None:
+    script = """
+import torch
+from torch import nn
+import mystery
+data = mystery.load()
+loader = torch.utils.data.DataLoader(mystery.Data(data), batch_size=24, shuffle=True)
+model = nn.Linear(int(torch.zeros(data.width).shape[0]), 10)
+other = nn.Linear(20, 10).cuda()
+optimizer = torch.optim.AdamW(other.parameters(), amsgrad=True)
+for x in loader:
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        loss = other(x).sum()
+    loss.backward()
+    optimizer.step()
+"""
+    answer = report(tmp_path, script)
+    assert not answer.estimates
+    (unanswered,) = answer.unanswered
+    assert unanswered.origin.line == 5
+    plan = {name: field.value for name, field in unanswered.plan.items()}
+    assert (plan["micro_batch"], plan["optimizer"]) == (24, "AdamW (amsgrad)")
+    assert (plan["precision"], plan["model"]) == ("bfloat16 autocast", "Linear")
+
+
+def test_what_is_not_known_of_a_plan_has_its_reason(tmp_path: Path) -> None:
+    script = """
+import torch
+import mystery
+model = mystery.build()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = torch.utils.data.DataLoader(mystery.data(), batch_size=mystery.size())
+for x in loader:
+    model(torch.zeros(x.width)).sum().backward()
+    optimizer.step()
+"""
+    (unanswered,) = report(tmp_path, script).unanswered
+    assert unanswered.plan["model"].source is Source.UNKNOWN
+    assert "mystery.build" in unanswered.plan["model"].why
+    assert unanswered.plan["optimizer"].value == "SGD"
