@@ -101,10 +101,10 @@ def allowed_folders(arguments: Sequence[str]) -> tuple[str, ...]:
     """Where files may be written: below what was named (patterns: below the part without a pattern)."""
     folders: list[str] = []
     for argument in arguments:
-        path = Path(argument)
-        while not path.is_dir() and path != path.parent:
-            path = path.parent
-        folders.append(os.path.realpath(path))
+        path = argument
+        while path and not os.path.isdir(path):  # noqa: PTH112 - a name may be too long for pathlib
+            path = os.path.dirname(path)  # noqa: PTH120
+        folders.append(os.path.realpath(path or "."))
     return tuple(folders)
 
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from torchwise_analysis.settings import LoadedSettings, SettingsProblem, suggestion
 from torchwise_server.cli import UsageError
@@ -32,6 +32,14 @@ class Parser(argparse.ArgumentParser):
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
+
+    def error(self, message: str) -> NoReturn:
+        """A mistake in one line, instead of the whole usage."""
+        unknown = message.removeprefix("unrecognized arguments: ").split(" ")[0]
+        hint = ""
+        if unknown != message and unknown.startswith("--"):
+            hint = suggestion(unknown, [name for action in self._actions for name in action.option_strings])
+        raise UsageError(f"{message}{hint or f'; `{self.prog} --help` tells more'}")
 
     def parse(self, words: Sequence[str]) -> argparse.Namespace:
         """Options may stand before, between and after files."""
