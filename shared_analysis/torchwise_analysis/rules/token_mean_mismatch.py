@@ -247,7 +247,7 @@ def _hit(one: Step, backward: Backward, loss: LossCall) -> Hit:
         Severity.WARNING,
         Confidence.POSSIBLE,
         "do the micro-batches of this window have equally many targets that are not ignored? If not, the "
-        "mean of their means weighs tokens of short ones more. Sum, and divide by the tokens of the whole window.",
+        "mean of their means weighs tokens of short ones more. Sum, and divide by the tokens of the window.",
         distinct(
             (
                 Evidence(loss.place, "a mean over the targets that are not ignored"),

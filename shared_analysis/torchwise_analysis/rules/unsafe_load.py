@@ -226,7 +226,7 @@ def _unpickles(trace: Trace, load: Loaded) -> tuple[Confidence, str] | None:
         return None
     sure = known.surely_before(_SAFE_DEFAULT)
     return (
-        Confidence.CERTAIN if sure else Confidence.LIKELY,
+        Confidence.CERTAIN if sure else Confidence.POSSIBLE,
         f"{known.where}: the default runs what is in the file",
     )
 

@@ -19,7 +19,7 @@ class ImageDataset(Dataset):
 
 def load_data(paths, batch_size):
     data = ImageDataset(paths, shard=MPI.COMM_WORLD.Get_rank(), num_shards=MPI.COMM_WORLD.Get_size())
-    loader = DataLoader(data, batch_size=batch_size, shuffle=True)
+    loader = DataLoader(data, batch_size=batch_size, shuffle=True, num_workers=4)
     while True:
         yield from loader
 
