@@ -36,6 +36,7 @@ def as_dict(estimate: Estimate, sources: Sources) -> dict[str, object]:
     return {
         **_origin(estimate.origin, sources),
         "kind": estimate.kind.value,
+        **_launch(estimate, sources),
         "plan": {key: _plan_field(value, sources) for key, value in estimate.plan.items()},
         "parameters": estimate.parameters,
         "trainable_parameters": estimate.trainable_parameters,
@@ -49,6 +50,12 @@ def as_dict(estimate: Estimate, sources: Sources) -> dict[str, object]:
         "gpus": [_gpu(gpu) for gpu in estimate.gpus],
         "remedies": [_remedy(remedy, sources) for remedy in estimate.remedies],
     }
+
+
+def _launch(estimate: Estimate, sources: Sources) -> dict[str, object]:
+    if estimate.launch is None:
+        return {}
+    return {"launch": {"words": estimate.launch.words, **_origin(estimate.launch.origin, sources)}}
 
 
 def peak_as_dict(peak: Peak) -> dict[str, object]:

@@ -16,6 +16,7 @@ from torchwise_memory.report import (
     Estimate,
     GpuVerdict,
     Interval,
+    Launch,
     Origin,
     Peak,
     Phase,
@@ -113,6 +114,8 @@ class _Writer:
 
     def _sections(self, estimate: Estimate) -> Iterator[RenderableType]:
         home = estimate.origin.path
+        if estimate.launch is not None:
+            yield self._launch(estimate.launch, home)
         yield self._headline(estimate)
         yield self._peaks(estimate.peak)
         if any(estimate.breakdown.values()):
@@ -132,6 +135,10 @@ class _Writer:
         if estimate.remedies:
             yield self._heading("what would lower the allocated peak")
             yield self._remedies(estimate.remedies)
+
+    def _launch(self, launch: Launch, home: str) -> Text:
+        place = self._place(launch.origin, home)
+        return Text(f"started with {one_line(launch.words) or 'its launcher'}").append(f"   {place}", style="dim")
 
     def _heading(self, text: str) -> Text:
         return Text("\n" + text, style="bold")
