@@ -1,4 +1,4 @@
-"""Property tests wait for a busy machine, CI tries the same examples; no test knows the results of another."""
+"""Property tests wait for a busy machine, CI tries the same examples; no test knows results of another."""
 
 from __future__ import annotations
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeAlias, cast
+from typing import TypeAlias
 
 from torchwise_analysis.findings import Edit, Finding, Fix, Place
 from torchwise_analysis.source import lower_text, nodes
+from torchwise_analysis.source.children import children_reversed
 from torchwise_analysis.source.lines import count_breaks, line_starts
 from torchwise_analysis.source.nodes import Span
 
@@ -62,6 +63,18 @@ class SourceFile:
             if ending:
                 return ending
         return "\n"
+
+    def statements_with(self, attribute: str) -> tuple[nodes.Stmt, ...]:
+        """The statements that take or set `.attribute` of something, not counting statements inside them."""
+        return tuple(self._by_attribute.get(attribute, ()))
+
+    @cached_property
+    def _by_attribute(self) -> dict[str, list[nodes.Stmt]]:
+        found: dict[str, list[nodes.Stmt]] = {}
+        for statement, _ in statements(self.module):
+            for name in {e.attr for e in expressions(statement) if isinstance(e, nodes.Attribute)}:
+                found.setdefault(name, []).append(statement)
+        return found
 
     @cached_property
     def _line_starts(self) -> list[int]:
@@ -331,26 +344,14 @@ def expression_at(module: nodes.Module, span: Span) -> nodes.Expr | None:
 
 def expressions(node: nodes.Node) -> Iterator[nodes.Expr]:
     """Expressions below `node`, outer before inner, without those of inner statements."""
-    for child in _children(node):
+    todo = children_reversed(node)
+    while todo:
+        child = todo.pop()
         if isinstance(child, nodes.Stmt):
             continue
         if isinstance(child, nodes.Expr):
             yield child
-        yield from expressions(child)
-
-
-def _children(node: nodes.Node) -> Iterator[nodes.Node]:
-    for entry in fields(node):
-        yield from _nodes_in(getattr(node, entry.name))
-
-
-def _nodes_in(value: object) -> Iterator[nodes.Node]:
-    """The nodes of a field: one, a tuple of them, or a tuple of tuples that hold them."""
-    if isinstance(value, nodes.Node):
-        yield value
-    elif isinstance(value, tuple) and not isinstance(value, Span):
-        for item in cast("tuple[object, ...]", value):
-            yield from _nodes_in(item)
+        todo += children_reversed(child)
 
 
 def _placed_statements(block: Iterable[nodes.Node], line: int) -> Iterator[tuple[nodes.Stmt, Span]]:
@@ -360,8 +361,9 @@ def _placed_statements(block: Iterable[nodes.Node], line: int) -> Iterator[tuple
             continue
         if isinstance(node, nodes.Stmt):
             yield node, node.span.shifted(line)
-        inner = (child for child in _children(node) if _may_hold_statements(child))
-        yield from _placed_statements(inner, line)
+        inner = [child for child in children_reversed(node) if _may_hold_statements(child)]
+        if inner:
+            yield from _placed_statements(inner[::-1], line)
 
 
 def _may_hold_statements(node: nodes.Node) -> bool:

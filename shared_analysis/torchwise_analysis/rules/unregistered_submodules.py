@@ -13,7 +13,6 @@ from torchwise_analysis.fixes import (
     innermost_statement,
     name_for_member,
     name_for_module,
-    statements,
     wrap,
 )
 from torchwise_analysis.interp.abstract.events import ModuleBuilt, OptimizerBuilt, PartSet
@@ -495,7 +494,7 @@ def _can_wrap(value: nodes.Expr, container: str, has_text_keys: bool) -> bool:
 
 def _is_only_read(file: SourceFile, name: str, container: str) -> bool:
     """Is every use of `.name` in the file one that a registering container answers in the same way?"""
-    for statement, _ in statements(file.module):
+    for statement in file.statements_with(name):
         allowed = set(_plain_uses(statement, container))
         for expression in expressions(statement):
             is_use = isinstance(expression, nodes.Attribute) and expression.attr == name

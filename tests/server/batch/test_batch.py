@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
 from torchwise_analysis.engine import CheckStatistics, Problem, ProblemKind
 from torchwise_analysis.findings import Confidence, Evidence, Finding, Place, Severity
 from torchwise_analysis.settings import Settings
