@@ -161,13 +161,14 @@ def _decoder_job(workload: Workload, facts: _Facts, shape: DecoderShape, choices
     if pipeline > 1:
         shape = replace(shape, layers=-(-shape.layers // pipeline))
     style = _style(workload, facts, choices, training)
-    peft = _adapter(workload, facts, shape)
+    peft = _adapter(workload, facts, shape, choices)
     quantised = _quantised(workload.quantisation)
     compute = facts.weights
     weights = facts.weights
-    if quantised is not None and training and peft is not None and _by_bitsandbytes(workload, library):
-        # PEFT's `prepare_model_for_kbit_training` casts what is not packed to fp32, and the residual stream
-        # with it; Lightning's precision plugin leaves it so
+    # PEFT's `prepare_model_for_kbit_training` casts what is not packed to fp32, and the residual stream with
+    # it; Lightning's precision plugin leaves embeddings and norms in fp32, for inference too
+    widens = (training and peft is not None) or library == "litgpt"
+    if quantised is not None and widens and _by_bitsandbytes(workload, library):
         weights = float32
     kept = {"router", "shared_gate"}
     if library != "litgpt":
@@ -191,6 +192,12 @@ def _decoder_job(workload: Workload, facts: _Facts, shape: DecoderShape, choices
         return _inference_job(workload, facts, job, subject, choices)
     saves = _saved_modules(workload, peft)
     if saves:
+        # PEFT trains a copy and keeps the module it was made of
+        parts = {
+            "embed": shape.vocab * (shape.embed_size or shape.hidden),
+            "head": shape.vocab * shape.hidden,
+        }
+        job = replace(job, static_bytes=sum(parts[name] for name in set(saves)) * facts.weights.itemsize)
 
         def is_saved(name: str) -> bool:
             return name.startswith(saves)
@@ -250,10 +257,13 @@ def _style(workload: Workload, facts: _Facts, choices: _Choices, training: bool)
     library, text = facts.library, (workload.attention or "").lower()
     attention = "sdpa"
     defaulted = text.startswith("sdpa") or "default" in text or "flash" in text
-    if (("eager" in text or "manual" in text) and not defaulted) or (
-        not text and library == "transformers" and facts.year < 2023.6
-    ):
+    if ("eager" in text or "manual" in text) and not defaulted:
         attention = "eager"
+    elif not text and library == "transformers" and facts.year < 2024.2:
+        # SDPA came to the decoders of transformers one by one from 4.36 (December 2023) on
+        old = "eager" if facts.year < 2023.6 else "sdpa"
+        sentence = f"the attention implementation is not stated: {old} assumed"
+        attention = str(choices.pick("attention", old, ("sdpa" if old == "eager" else "eager",), sentence))
     checkpointing = _checkpointing(workload, choices) if training else "none"
     expand = library in ("litgpt", "torchtune", "torchtitan") or (
         "flash" not in text and facts.year < 2025.4 and library == "transformers"
@@ -319,7 +329,7 @@ _PLACES: Mapping[str, tuple[str, ...]] = {
 ALL_LINEAR = frozenset({"q", "k", "v", "qkv", "o", "gate", "up", "down"})
 
 
-def _adapter(workload: Workload, facts: _Facts, shape: DecoderShape) -> Adapter | None:
+def _adapter(workload: Workload, facts: _Facts, shape: DecoderShape, choices: _Choices) -> Adapter | None:
     peft = workload.peft
     if peft is None:
         return None
@@ -345,7 +355,10 @@ def _adapter(workload: Workload, facts: _Facts, shape: DecoderShape) -> Adapter 
     if not places:
         places = {"q", "v"} if not method.startswith("qlora") else set(ALL_LINEAR)
     rank = peft.get("rank")
-    dropout = 0.05 if facts.library != "torchtune" else 0.0
+    dropout = 0.0
+    if facts.library != "torchtune":
+        sentence = "whether the adapters' inputs are dropped out is not stated: a rate above nothing assumed"
+        dropout = float(choices.pick("adapter_dropout", 0.05, (0.0,), sentence))
     return Adapter(
         "lora", rank if isinstance(rank, int) else 8, frozenset(places), dtype, dropout, not native
     )
@@ -591,9 +604,15 @@ def _seq2seq_job(workload: Workload, facts: _Facts, config: Mapping[str, Any], c
         source, target = 3000, length or 448
     else:
         stated = length or int(choices.pick("seq_len", 512, (128,), "512 tokens assumed"))
+        if workload.seq_len is None and length is not None:
+            # pairs of texts are not packed: the longest of a batch may stay below the limit
+            sentence = f"batches are taken to reach the limit of {length} tokens"
+            stated = int(choices.pick("seq_len", length, (length // 2,), sentence))
         source = target = stated
     text = workload.attention or ""
-    eager = "eager" in text or (not text and facts.year < 2024.4) or (kind in ("t5", "mt5") and facts.year < 2026)
+    eager = (
+        "eager" in text or (not text and facts.year < 2024.4) or (kind in ("t5", "mt5") and facts.year < 2026)
+    )
     subject = EncoderDecoder(
         kind,
         fields,

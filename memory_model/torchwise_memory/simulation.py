@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from torchwise_memory.allocator import Allocator, AllocatorSettings, OutOfMemoryError
 from torchwise_memory.classes import CLASSES
 from torchwise_memory.families.projections import Adapted, Projection
 from torchwise_memory.library import METHODS
@@ -74,7 +75,8 @@ class Job:
     parameters whole. buckets: a copy of gradients for all-reduce. accumulates: gradients of earlier
     micro-batches are alive. zero: DeepSpeed stage (1 or 2), over `processes`. static_bytes: held throughout.
     frozen: only adapters train. loads_whole: every process holds a full
-    copy of the weights beside its shards. loading: the peak is that of loading, weights alone.
+    copy of the weights beside its shards. loading: the peak is that of loading, weights alone. allocator: the
+    options of `PYTORCH_CUDA_ALLOC_CONF`.
     """
 
     subject: Subject
@@ -97,6 +99,7 @@ class Job:
     torch_version: tuple[int, int] = (2, 13)
     input_gradients: bool = False
     loads_whole: bool = False
+    allocator: AllocatorSettings | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +148,19 @@ def simulate(job: Job, shallow: bool = True) -> Simulated:
         return _summed(places, places, total, total)
     low, high = SHALLOW
     return _summed(_places(job, low), _places(job, high), low, total)
+
+
+def replayed(job: Job, capacity_bytes: int | None = None) -> int:
+    """What PyTorch's allocator has reserved after one step of a fresh process, every layer run.
+
+    With a capacity, cached blocks are given back near it; where even that does not suffice, the capacity.
+    """
+    allocator = Allocator(job.allocator, capacity_bytes)
+    try:
+        _run(job, job.subject.layers, allocator)
+    except OutOfMemoryError:
+        return max(allocator.peak_reserved, capacity_bytes or 0)
+    return allocator.peak_reserved
 
 
 @dataclass(slots=True)
@@ -234,7 +250,11 @@ class _Before:
 
 
 def _places(job: Job, depth: int) -> _Places:
-    w = World(RoundingAllocator(), sm=job.sm, fuel=FUEL, torch_version=job.torch_version)
+    return _run(job, depth, RoundingAllocator())
+
+
+def _run(job: Job, depth: int, allocator: RoundingAllocator | Allocator) -> _Places:
+    w = World(allocator, sm=job.sm, fuel=FUEL, torch_version=job.torch_version)
     w.world_size = job.processes
     # lifetimes are those of references; a collection in between only costs time
     collects = gc.isenabled()
@@ -439,4 +459,4 @@ def _infer(w: World, job: Job, model: Module, watch: _Watch) -> None:
     mode.leave(w)
 
 
-__all__ = ["CPU", "SHALLOW", "Job", "Simulated", "Subject", "Update", "simulate"]
+__all__ = ["CPU", "SHALLOW", "Job", "Simulated", "Subject", "Update", "replayed", "simulate"]

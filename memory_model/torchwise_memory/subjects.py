@@ -135,9 +135,7 @@ class EncoderDecoder:
             shape = (self.batch, mels, self.source)
             given["input_features"] = w.new(shape, w.default_dtype, "features", kind=StorageKind.INPUT)
         else:
-            given["input_ids"] = w.new(
-                (self.batch, self.source), int64, "tokens", kind=StorageKind.INPUT
-            )
+            given["input_ids"] = w.new((self.batch, self.source), int64, "tokens", kind=StorageKind.INPUT)
         outputs = call(w, model, (), given)
         loss = outputs.lookup("loss")  # type: ignore[attr-defined]
         assert isinstance(loss, Tensor)

@@ -9,8 +9,17 @@ from torchwise_memory.report import GpuVerdict, Interval, Verdict
 NCCL_BYTES = (100 * MIB, 300 * MIB, 1200 * MIB)
 
 
-def verdict(reserved: Interval | None, allocated: Interval | None, card: Gpu, gpus: int = 1) -> GpuVerdict:
+def verdict(
+    reserved: Interval | None,
+    allocated: Interval | None,
+    card: Gpu,
+    gpus: int = 1,
+    alternatives: tuple[int, ...] = (),
+) -> GpuVerdict:
     """The band for one card. `gpus` above 1 adds what NCCL takes.
+
+    alternatives: reserved peaks under other readings of what was not stated. A probable band needs all of
+    them on its side.
 
     PyTorch gives cached memory back before it fails, so what must fit is at least the allocated peak and at
     most the reserved one, beside context and libraries.
@@ -18,6 +27,11 @@ def verdict(reserved: Interval | None, allocated: Interval | None, card: Gpu, gp
     band = Verdict.UNKNOWN
     if reserved is not None and allocated is not None:
         band = _band(_need(reserved, allocated, card, gpus), card.total_bytes)
+        if band in (Verdict.PROBABLY_FITS, Verdict.PROBABLY_OOM):
+            beside = beside_pytorch(card, gpus)[1]
+            others = {other + beside > card.total_bytes for other in alternatives}
+            if (band is Verdict.PROBABLY_FITS) in others:
+                band = Verdict.BORDERLINE
     return GpuVerdict(card.name, card.title, card.total_bytes, band)
 
 

@@ -15,9 +15,9 @@ from typing import Any, cast
 from torchwise_memory import hardware
 from torchwise_memory.calibration import widened
 from torchwise_memory.hardware import Gpu
-from torchwise_memory.jobs import Options, job_of
+from torchwise_memory.jobs import Choice, Options, job_of
 from torchwise_memory.report import GpuVerdict, Interval, Peak, Phase, PlanField, Source, Verdict
-from torchwise_memory.reserved import reserved_bytes
+from torchwise_memory.reserved import reserved_interval
 from torchwise_memory.runtime.errors import OutOfFuel, Unsupported
 from torchwise_memory.runtime.ledger import StorageKind
 from torchwise_memory.simulation import Simulated, simulate
@@ -202,27 +202,40 @@ def _torch(version: str) -> tuple[int, int] | None:
     return (int(found[1]), int(found[2])) if found else None
 
 
-def run(workload: Workload) -> Answer:
-    """The peak of a warm step. Raises nothing for what cannot be known: the answer's `why` says it."""
+def run(workload: Workload, calibrated: bool = True) -> Answer:
+    """The peak of a warm step. Raises nothing for what cannot be known: the answer's `why` says it.
+
+    calibrated: widen the hull of what was run by the modelling error.
+    """
     card = _card(workload.gpu)
     try:
         first, choices = job_of(workload, Options(), card)
         simulated = simulate(first)
     except (Unsupported, OutOfFuel, LookupError) as error:
         return Answer(UNKNOWN, Verdict.UNKNOWN, why=str(error))
-    others: list[Simulated] = []
+    others: list[int] = []
     for name, value in [(c.name, v) for c in choices for v in c.others][:MAX_ALTERNATIVES]:
         try:
-            others.append(simulate(job_of(workload, Options({name: value}), card)[0]))
+            others.append(simulate(job_of(workload, Options({name: value}), card)[0]).allocated)
         except (Unsupported, OutOfFuel, LookupError):
             continue
-    allocated = _hull(simulated.allocated, [o.allocated for o in others])
-    reserved = _hull(reserved_bytes(simulated, first, card), [reserved_bytes(o, first, card) for o in others])
-    return _answer(workload, card, simulated, allocated, reserved, tuple(c.sentence for c in choices))
+    allocated = _hull(simulated.allocated, others)
+    kept = reserved_interval(simulated, first, card)
+    # the cache of an alternative is taken to be in proportion
+    ends = [kept, *(_scaled(kept, other, simulated.allocated) for other in others)]
+    reserved = Interval(min(each.low for each in ends), kept.point, max(each.high for each in ends))
+    if calibrated:
+        allocated, reserved = widened(allocated, "allocated"), widened(reserved, "reserved")
+    needs = [_scaled(kept, other, simulated.allocated).point for other in others]
+    return _answer(workload, card, simulated, allocated, reserved, choices, needs)
 
 
 def _hull(point: int, others: list[int]) -> Interval:
     return Interval(min([point, *others]), point, max([point, *others]))
+
+
+def _scaled(interval: Interval, by: int, over: int) -> Interval:
+    return Interval(*(bound * by // max(over, 1) for bound in (interval.low, interval.point, interval.high)))
 
 
 def _answer(
@@ -231,12 +244,13 @@ def _answer(
     simulated: Simulated,
     allocated: Interval,
     reserved: Interval,
-    assumptions: tuple[str, ...],
+    choices: tuple[Choice, ...],
+    needs: list[int],
 ) -> Answer:
-    allocated = widened(allocated, "allocated")
-    reserved = widened(reserved, "reserved")
     device = device_peak(reserved, _with_context(card or _ANY_CARD, workload), workload.gpus)
-    judged = verdict(reserved, allocated, card, workload.gpus) if card is not None else None
+    judged = None
+    if card is not None:
+        judged = verdict(reserved, allocated, card, workload.gpus, tuple(needs))
     # tensor and pipeline parallelism leave a part of the model here, which is not its size
     divided = "TP" in workload.parallelism or "PP" in workload.parallelism or "split" in workload.parallelism
     return Answer(
@@ -248,7 +262,7 @@ def _answer(
         None if divided else simulated.trainable,
         breakdown(simulated.kinds),
         plan_of(workload),
-        assumptions,
+        tuple(choice.sentence for choice in choices),
         judged,
     )
 

@@ -125,9 +125,7 @@ WHISPER_CHECKPOINTS: Mapping[str, Mapping[str, object]] = {
     "whisper-large": _sizes(1280, 32, 20),
     "whisper-large-v2": _sizes(1280, 32, 20),
     "whisper-large-v3": _sizes(1280, 32, 20, vocab_size=51866, num_mel_bins=128),
-    "whisper-large-v3-turbo": _sizes(
-        1280, 32, 20, decoder_layers=4, vocab_size=51866, num_mel_bins=128
-    ),
+    "whisper-large-v3-turbo": _sizes(1280, 32, 20, decoder_layers=4, vocab_size=51866, num_mel_bins=128),
 }
 
 
@@ -184,9 +182,9 @@ class Attention(Module):
             key, value = seen.layers[self.index]
         else:
             source = hidden_states if key_value_states is None else key_value_states
-            key: Any = self.run(w, "k_proj", source)
-            value: Any = self.run(w, "v_proj", source)
-            key, value = self._heads(w, key), self._heads(w, value)
+            keys, values = self.run(w, "k_proj", source), self.run(w, "v_proj", source)
+            key, value = self._heads(w, keys), self._heads(w, values)
+            del keys, values
             if seen is not None:
                 key, value = seen.update(w, key, value, self.index)
         dropout = self.config.number("attention_dropout") if self.training else 0.0
@@ -359,7 +357,10 @@ class Encoder(_Stack):
     def build_stack(self, w: World, config: Config, tokens: Module | None) -> Encoder:
         if MAKES[config.model_type].audio:
             hidden = config.integer("d_model")
-            for name, channels, stride in (("conv1", config.integer("num_mel_bins"), 1), ("conv2", hidden, 2)):
+            for name, channels, stride in (
+                ("conv1", config.integer("num_mel_bins"), 1),
+                ("conv2", hidden, 2),
+            ):
                 layer = Conv1d()
                 layer.init(w, channels, hidden, 3, stride=stride, padding=1)
                 self.children[name] = layer
@@ -401,9 +402,7 @@ class Decoder(_Stack):
 
     def build_stack(self, w: World, config: Config, tokens: Module) -> Decoder:
         audio = MAKES[config.model_type].audio
-        self.assemble(
-            w, config, tokens, "max_target_positions" if audio else "max_position_embeddings"
-        )
+        self.assemble(w, config, tokens, "max_target_positions" if audio else "max_position_embeddings")
         if audio:
             # Whisper's decoder learns its positions
             weight = self.positions.parameters["weight"]

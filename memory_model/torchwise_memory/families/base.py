@@ -6,6 +6,7 @@ operators, so attribution and remedies need no second path.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -203,6 +204,7 @@ class PreTrainedModel(Module):
         if max_new_tokens is None:
             max_new_tokens = max_length - ids.shape[1] if max_length is not None else 20
         w.generations += 1
+        w.generator = weakref.ref(self)
         grad = GradMode(False)
         grad.enter(w)
         try:
@@ -225,7 +227,9 @@ class PreTrainedModel(Module):
             last = (slice(None), -1, slice(None))
             logits = method(w, "to", method(w, "__getitem__", outputs.lookup("logits"), last), float32)
             del outputs
-            step = method(w, "__getitem__", torch_function(w, "torch.argmax", logits, -1), (slice(None), None))
+            step = method(
+                w, "__getitem__", torch_function(w, "torch.argmax", logits, -1), (slice(None), None)
+            )
             del logits
         return torch_function(w, "torch.cat", [ids, method(w, "expand", step, ids.shape[0], count)], -1)
 

@@ -49,7 +49,8 @@ def _mobilenet_v2(w: World, num_classes: int) -> Module:
     features: list[Module] = [conv_norm(w, 3, 32, 3, 2, act="ReLU6")]
     channels = 32
     for expand, out, count, stride in (
-        (1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1),
+        (1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2),
+        (6, 320, 1, 1),
     ):  # fmt: skip
         for index in range(count):
             features.append(_inverted_v2(w, channels, out, stride if index == 0 else 1, expand))
@@ -105,9 +106,7 @@ def _mobilenet_v3(blocks: Sequence[tuple[int, int, int, int, bool, str, int]], l
             parts: list[Module] = [conv_norm(w, i, expanded, 1, act=act)] if expanded != i else []
             parts.append(conv_norm(w, expanded, expanded, kernel, stride, expanded, act=act))
             if squeeze:
-                parts.append(
-                    SqueezeExcite().build(w, expanded, divisible(expanded // 4), gate="Hardsigmoid")
-                )
+                parts.append(SqueezeExcite().build(w, expanded, divisible(expanded // 4), gate="Hardsigmoid"))
             parts.append(conv_norm(w, expanded, out, 1, act=None))
             body = sequence(*parts)
             features.append(Residual().build(body, inplace=True) if stride == 1 and i == out else body)
@@ -280,13 +279,16 @@ def _regnet_block(w: World, i: int, o: int, stride: int, group: int, squeeze: fl
 
 #: depth, w_0, w_a, w_m, group width
 _REGNET_Y = {
-    "400mf": (16, 48, 27.89, 2.09, 8), "800mf": (14, 56, 38.84, 2.4, 16), "1_6gf": (27, 48, 20.71, 2.65, 24),
-    "3_2gf": (21, 80, 42.63, 2.66, 24), "8gf": (17, 192, 76.82, 2.19, 56), "16gf": (18, 200, 106.23, 2.48, 112),
+    "400mf": (16, 48, 27.89, 2.09, 8), "800mf": (14, 56, 38.84, 2.4, 16),
+    "1_6gf": (27, 48, 20.71, 2.65, 24),
+    "3_2gf": (21, 80, 42.63, 2.66, 24), "8gf": (17, 192, 76.82, 2.19, 56),
+    "16gf": (18, 200, 106.23, 2.48, 112),
     "32gf": (20, 232, 115.89, 2.53, 232), "128gf": (27, 456, 160.83, 2.52, 264),
 }  # fmt: skip
 _REGNET_X = {
-    "400mf": (22, 24, 24.48, 2.54, 16), "800mf": (16, 56, 35.73, 2.28, 16), "1_6gf": (18, 80, 34.01, 2.25, 24),
-    "3_2gf": (25, 88, 26.31, 2.25, 48), "8gf": (23, 80, 49.56, 2.88, 120), "16gf": (22, 216, 55.59, 2.1, 128),
+    "400mf": (22, 24, 24.48, 2.54, 16), "800mf": (16, 56, 35.73, 2.28, 16),
+    "1_6gf": (18, 80, 34.01, 2.25, 24), "3_2gf": (25, 88, 26.31, 2.25, 48),
+    "8gf": (23, 80, 49.56, 2.88, 120), "16gf": (22, 216, 55.59, 2.1, 128),
     "32gf": (23, 320, 69.86, 2.0, 168),
 }  # fmt: skip
 
@@ -480,7 +482,8 @@ class _DenseBlock(Module):
 def _densenet(growth: int, blocks: tuple[int, int, int, int], first: int) -> Maker:
     def make(w: World, num_classes: int) -> Module:
         features: list[Module] = [
-            conv(w, 3, first, 7, 2), batch_norm(w, first), activation_layer(w, "ReLU"), simple(w, "MaxPool2d", 3, 2, 1),
+            conv(w, 3, first, 7, 2), batch_norm(w, first), activation_layer(w, "ReLU"),
+            simple(w, "MaxPool2d", 3, 2, 1),
         ]  # fmt: skip
         channels = first
         for index, layers in enumerate(blocks):
@@ -557,9 +560,7 @@ def _convnext(depths: tuple[int, int, int, int], width: int, drop: float) -> Mak
                         conv(w, here, 2 * here, 2, 2, padding=0, bias=True),
                     )
                 )
-        classifier = sequence(
-            ChannelsFirstNorm().build(w, here), do(flatten), linear(w, here, num_classes)
-        )
+        classifier = sequence(ChannelsFirstNorm().build(w, here), do(flatten), linear(w, here, num_classes))
         parts: dict[str, Module | None] = {
             "features": sequence(*features),
             "avgpool": simple(w, "AdaptiveAvgPool2d", 1),

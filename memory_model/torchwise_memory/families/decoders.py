@@ -16,13 +16,11 @@ from torchwise_memory.families.base import (
     PreTrainedModel,
     activation,
     add,
-    attend,
     attention_mask,
     dropout_layer,
     embedding,
     layer_norm,
     linear,
-    merge_heads,
     split_heads,
 )
 from torchwise_memory.families.fused import fused
@@ -315,7 +313,7 @@ class PhiLayer(llama.DecoderLayer):
 
 class PhiModel(llama.LlamaModel):
     native_name = "transformers.PhiModel"
-    layer_class = PhiLayer
+    layer_class: type[llama.DecoderLayer] = PhiLayer
     norm_name = "final_layernorm"
 
     def rotary_size(self, config: Config) -> int:
@@ -635,7 +633,10 @@ class OPTForCausalLM(llama.LlamaForCausalLM):
         self.children.update(model=body, lm_head=head)
 
 
-OPT_HEADS: Mapping[str, type[PreTrainedModel]] = {"AutoModel": OPTModel, "AutoModelForCausalLM": OPTForCausalLM}
+OPT_HEADS: Mapping[str, type[PreTrainedModel]] = {
+    "AutoModel": OPTModel,
+    "AutoModelForCausalLM": OPTForCausalLM,
+}
 
 
 # --------------------------------------------------------------------------- Mixtral
@@ -697,7 +698,7 @@ class MixtralBlock(llama.MLP):
         x = method(w, "view", x, -1, shape[-1])
         logits = functional(w, "linear", x, self.child("gate").tensor("weight"))
         scores = functional(w, "softmax", method(w, "float", logits), -1)
-        scores, chosen = torch_function(w, "torch.topk", scores, self.config.integer("num_experts_per_tok"), -1)
+        scores, _ = torch_function(w, "torch.topk", scores, self.config.integer("num_experts_per_tok"), -1)
         scores = torch_function(w, "torch.div", scores, method(w, "sum", scores, -1, True))
         return method(w, "reshape", self.run(w, "experts", x, scores), *shape)
 
@@ -710,6 +711,3 @@ class MixtralLayer(llama.DecoderLayer):
 class MixtralModel(llama.LlamaModel):
     native_name = "transformers.MixtralModel"
     layer_class = MixtralLayer
-
-
-__all__ = ["attend", "causal", "merge_heads"]

@@ -26,9 +26,7 @@ class CrossCache:
 def shifted_right(w: World, labels: Tensor) -> Tensor:
     """`_shift_right`: the targets one place later, as the decoder's input."""
     shifted = w.like(labels, "new_zeros")
-    moved = method(
-        w, "clone", method(w, "__getitem__", labels, (Ellipsis, slice(None, -1)))
-    )
+    moved = method(w, "clone", method(w, "__getitem__", labels, (Ellipsis, slice(None, -1))))
     del moved
     ignored = w.new(labels.shape, boolean, "eq", labels.device)
     del ignored

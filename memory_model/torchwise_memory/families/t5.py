@@ -155,7 +155,9 @@ class LayerFF(Module):
 class Attention(Module):
     native_name = "transformers.models.t5.modeling_t5.T5Attention"
 
-    def build(self, w: World, config: Config, decoder: bool, biased: bool, index: int, cross: bool) -> Attention:
+    def build(
+        self, w: World, config: Config, decoder: bool, biased: bool, index: int, cross: bool
+    ) -> Attention:
         hidden, self.heads, self.size = (config.integer(n) for n in ("d_model", "num_heads", "d_kv"))
         self.config, self.decoder, self.index, self.cross = config, decoder, index, cross
         inner = self.heads * self.size
@@ -244,7 +246,9 @@ class LayerAttention(Module):
 
     native_name = "transformers.models.t5.modeling_t5.T5LayerSelfAttention"
 
-    def build(self, w: World, config: Config, name: str, decoder: bool, biased: bool, index: int) -> LayerAttention:
+    def build(
+        self, w: World, config: Config, name: str, decoder: bool, biased: bool, index: int
+    ) -> LayerAttention:
         self.name = name
         cross = name == "EncDecAttention"
         self.children[name] = Attention().build(w, config, decoder, biased, index, cross)

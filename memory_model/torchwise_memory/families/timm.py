@@ -26,7 +26,8 @@ _REGNETY = {
     "002": (13, 24, 36.44, 2.49, 8), "004": (16, 48, 27.89, 2.09, 8), "006": (15, 48, 32.54, 2.32, 16),
     "008": (14, 56, 38.84, 2.4, 16), "016": (27, 48, 20.71, 2.65, 24), "032": (21, 80, 42.63, 2.66, 24),
     "040": (22, 96, 31.41, 2.24, 64), "064": (25, 112, 33.22, 2.27, 72), "080": (17, 192, 76.82, 2.19, 56),
-    "120": (19, 168, 73.36, 2.37, 112), "160": (18, 200, 106.23, 2.48, 112), "320": (20, 232, 115.89, 2.53, 232),
+    "120": (19, 168, 73.36, 2.37, 112), "160": (18, 200, 106.23, 2.48, 112),
+    "320": (20, 232, 115.89, 2.53, 232),
 }  # fmt: skip
 _REGNETX = {
     "002": (13, 24, 36.44, 2.49, 8), "004": (22, 24, 24.48, 2.54, 16), "006": (16, 48, 36.97, 2.24, 24),
@@ -36,8 +37,8 @@ _REGNETX = {
 }  # fmt: skip
 #: width, depth (`timm/models/efficientnet.py`; dropout is off unless asked for)
 _EFFICIENT = {
-    "b0": (1.0, 1.0), "b1": (1.0, 1.1), "b2": (1.1, 1.2), "b3": (1.2, 1.4), "b4": (1.4, 1.8), "b5": (1.6, 2.2),
-    "b6": (1.8, 2.6), "b7": (2.0, 3.1), "b8": (2.2, 3.6),
+    "b0": (1.0, 1.0), "b1": (1.0, 1.1), "b2": (1.1, 1.2), "b3": (1.2, 1.4), "b4": (1.4, 1.8),
+    "b5": (1.6, 2.2), "b6": (1.8, 2.6), "b7": (2.0, 3.1), "b8": (2.2, 3.6),
 }  # fmt: skip
 
 
@@ -62,10 +63,19 @@ MODELS: Mapping[str, Maker] = MappingProxyType(_makers())
 #: The side of the images that a network is configured for, where it is not 224.
 IMAGES: Mapping[str, int] = MappingProxyType(
     {
-        "efficientnet_b1": 240, "efficientnet_b2": 260, "efficientnet_b3": 300, "efficientnet_b4": 380,
-        "efficientnet_b5": 456, "efficientnet_b6": 528, "efficientnet_b7": 600, "efficientnet_b8": 672,
-        "efficientnetv2_s": 300, "efficientnetv2_m": 384, "efficientnetv2_l": 384, "inception_v3": 299,
-    }  # fmt: skip
+        "efficientnet_b1": 240,
+        "efficientnet_b2": 260,
+        "efficientnet_b3": 300,
+        "efficientnet_b4": 380,
+        "efficientnet_b5": 456,
+        "efficientnet_b6": 528,
+        "efficientnet_b7": 600,
+        "efficientnet_b8": 672,
+        "efficientnetv2_s": 300,
+        "efficientnetv2_m": 384,
+        "efficientnetv2_l": 384,
+        "inception_v3": 299,
+    }
 )
 
 

@@ -1,6 +1,7 @@
 """diffusers' `UNet2DConditionModel` (0.42): the denoiser of Stable Diffusion 1, 2 and XL.
 
-Follows `diffusers/models/{unets/unet_2d_condition,unets/unet_2d_blocks,resnet,attention,attention_processor}.py`.
+Follows `diffusers/models/`: `unets/unet_2d_condition.py`, `unets/unet_2d_blocks.py`, `resnet.py`,
+`attention.py`, `attention_processor.py`.
 """
 
 from __future__ import annotations
@@ -46,43 +47,44 @@ DEFAULTS: Mapping[str, object] = MappingProxyType(
 _FIXED: Mapping[str, object] = {
     "center_input_sample": False, "flip_sin_to_cos": True, "mid_block_type": "UNetMidBlock2DCrossAttn",
     "only_cross_attention": False, "downsample_padding": 1, "mid_block_scale_factor": 1, "act_fn": "silu",
-    "dual_cross_attention": False, "class_embed_type": None, "num_class_embeds": None, "upcast_attention": False,
+    "dual_cross_attention": False, "class_embed_type": None, "num_class_embeds": None,
+    "upcast_attention": False,
     "resnet_time_scale_shift": "default", "time_embedding_type": "positional", "encoder_hid_dim": None,
     "num_attention_heads": None, "attention_type": "default",
 }  # fmt: skip
 #: Options of no consequence for memory.
 _FREE = frozenset({"freq_shift", "norm_eps", "_class_name", "_diffusers_version", "_name_or_path"})
+_SD1: Mapping[str, object] = MappingProxyType({"sample_size": 64, "cross_attention_dim": 768})
+_SD2: Mapping[str, object] = MappingProxyType(
+    {"cross_attention_dim": 1024, "attention_head_dim": (5, 10, 20, 20), "use_linear_projection": True}
+)
+_SDXL: Mapping[str, object] = MappingProxyType(
+    {
+        "sample_size": 128,
+        "block_out_channels": (320, 640, 1280),
+        "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"),
+        "up_block_types": ("CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"),
+        "cross_attention_dim": 2048,
+        "attention_head_dim": (5, 10, 20),
+        "transformer_layers_per_block": (1, 2, 10),
+        "use_linear_projection": True,
+        "addition_embed_type": "text_time",
+        "addition_time_embed_dim": 256,
+        "projection_class_embeddings_input_dim": 2816,
+    }
+)
 #: `unet/config.json` of published checkpoints.
 CHECKPOINTS: Mapping[str, Mapping[str, object]] = MappingProxyType(
     {
-        **dict.fromkeys(
-            ("stable-diffusion-v1-4", "stable-diffusion-v1-5", "stable-diffusion-v1-1"),
-            {"sample_size": 64, "cross_attention_dim": 768},
-        ),
-        **dict.fromkeys(
-            ("stable-diffusion-2", "stable-diffusion-2-1", "stable-diffusion-2-base", "stable-diffusion-2-1-base"),
-            {
-                "cross_attention_dim": 1024,
-                "attention_head_dim": (5, 10, 20, 20),
-                "use_linear_projection": True,
-            },
-        ),
-        **dict.fromkeys(
-            ("stable-diffusion-xl-base-1.0", "sdxl-turbo"),
-            {
-                "sample_size": 128,
-                "block_out_channels": (320, 640, 1280),
-                "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"),
-                "up_block_types": ("CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"),
-                "cross_attention_dim": 2048,
-                "attention_head_dim": (5, 10, 20),
-                "transformer_layers_per_block": (1, 2, 10),
-                "use_linear_projection": True,
-                "addition_embed_type": "text_time",
-                "addition_time_embed_dim": 256,
-                "projection_class_embeddings_input_dim": 2816,
-            },
-        ),
+        "stable-diffusion-v1-1": _SD1,
+        "stable-diffusion-v1-4": _SD1,
+        "stable-diffusion-v1-5": _SD1,
+        "stable-diffusion-2": _SD2,
+        "stable-diffusion-2-1": _SD2,
+        "stable-diffusion-2-base": _SD2,
+        "stable-diffusion-2-1-base": _SD2,
+        "stable-diffusion-xl-base-1.0": _SDXL,
+        "sdxl-turbo": _SDXL,
     }
 )
 
@@ -279,7 +281,9 @@ class Resample(Module):
 class DownBlock(Module):
     native_name = "diffusers.models.unets.unet_2d_blocks.CrossAttnDownBlock2D"
 
-    def build(self, parts: list[ResnetBlock], attentions: list[Transformer], sampler: Resample | None) -> DownBlock:
+    def build(
+        self, parts: list[ResnetBlock], attentions: list[Transformer], sampler: Resample | None
+    ) -> DownBlock:
         if attentions:
             self.children["attentions"] = module_list(attentions)
         self.children["resnets"] = module_list(parts)
@@ -319,7 +323,9 @@ class MidBlock(Module):
 class UpBlock(Module):
     native_name = "diffusers.models.unets.unet_2d_blocks.CrossAttnUpBlock2D"
 
-    def build(self, resnets: list[ResnetBlock], attentions: list[Transformer], sampler: Resample | None) -> UpBlock:
+    def build(
+        self, resnets: list[ResnetBlock], attentions: list[Transformer], sampler: Resample | None
+    ) -> UpBlock:
         if attentions:
             self.children["attentions"] = module_list(attentions)
         self.children["resnets"] = module_list(resnets)
@@ -379,9 +385,7 @@ class UNet2DConditionModel(Module):
             return ResnetBlock().build(w, i, o, time, groups, dropout)
 
         def attention(at: int) -> Transformer:
-            return Transformer().build(
-                w, widths[at], heads[at], contexts[at], depths[at], flat, groups
-            )
+            return Transformer().build(w, widths[at], heads[at], contexts[at], depths[at], flat, groups)
 
         self.children["conv_in"] = conv(w, _number(c["in_channels"]), widths[0], 3, bias=True)
         self.children["time_embedding"] = TimestepEmbedding().build(w, widths[0], time)

@@ -123,7 +123,10 @@ class ShiftedWindowAttention(Module):
 
     def position_bias(self, w: World) -> Any:
         bias = method(
-            w, "__getitem__", self.tensor("relative_position_bias_table"), self.tensor("relative_position_index")
+            w,
+            "__getitem__",
+            self.tensor("relative_position_bias_table"),
+            self.tensor("relative_position_index"),
         )
         return self.arranged(w, bias)
 
@@ -162,7 +165,9 @@ class ShiftedWindowAttention(Module):
         x = method(w, "reshape", x, windows, n * n, channels)
         x = functional(w, "dropout", self.run(w, "proj", x), 0.0, self.training)
         x = method(w, "view", x, batch, rows, columns, n, n, channels)
-        x = method(w, "reshape", method(w, "permute", x, 0, 1, 3, 2, 4, 5), batch, rows * n, columns * n, channels)
+        x = method(
+            w, "reshape", method(w, "permute", x, 0, 1, 3, 2, 4, 5), batch, rows * n, columns * n, channels
+        )
         if shift:
             x = torch_function(w, "torch.roll", x, (shift, shift), (1, 2))
         cut = (slice(None), slice(None, height), slice(None, width), slice(None))
@@ -264,7 +269,12 @@ def merged_pixels(w: World, x: Any) -> Any:
 
 
 def _swin(
-    depths: tuple[int, ...], width: int, heads: tuple[int, ...], drop: float, window: int = 7, second: bool = False
+    depths: tuple[int, ...],
+    width: int,
+    heads: tuple[int, ...],
+    drop: float,
+    window: int = 7,
+    second: bool = False,
 ) -> Maker:
     def make(w: World, num_classes: int) -> Module:
         features: list[Module] = [
@@ -296,10 +306,14 @@ def _swin(
     return make
 
 
-_T, _S, _B = ((2, 2, 6, 2), 96, (3, 6, 12, 24)), ((2, 2, 18, 2), 96, (3, 6, 12, 24)), (
-    (2, 2, 18, 2),
-    128,
-    (4, 8, 16, 32),
+_T, _S, _B = (
+    ((2, 2, 6, 2), 96, (3, 6, 12, 24)),
+    ((2, 2, 18, 2), 96, (3, 6, 12, 24)),
+    (
+        (2, 2, 18, 2),
+        128,
+        (4, 8, 16, 32),
+    ),
 )
 
 MODELS: Mapping[str, Maker] = MappingProxyType(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torchwise_memory.report import Origin, Phase
 
@@ -40,7 +40,8 @@ class World:
     Set from outside while the program runs: `origin`, `module_path`, `phase`, and `world_size`, the number of
     processes that share the work. `module_depth` counts the module calls the program is inside of. Set by
     contexts: `grad_enabled`, `inference_mode`, the autocast fields, `save_policies`. `assumptions` collects
-    sentences for the answer. `generations` counts what hand-written models generated.
+    sentences for the answer. `generations` counts how often hand-written models generated, `generator` is the
+    last that did.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class World:
         self.sequence = 0
         self.module_depth = 0
         self.generations = 0
+        self.generator: weakref.ref[Any] | None = None
         self.world_size = 1
         self.backward_depth = 0
         self.workspaces: dict[str, Storage] = {}

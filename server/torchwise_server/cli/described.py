@@ -7,7 +7,7 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from torchwise_memory.report import Estimate, Kind, Origin, PlanField, Source, Verdict
+from torchwise_memory.report import Estimate, Kind, Origin, PlanField, Remedy, Source, Verdict
 from torchwise_server.cli import Exit, UsageError
 from torchwise_server.cli.output import complain, say
 from torchwise_server.reporters.sources import Sources
@@ -58,6 +58,8 @@ def answer(options: argparse.Namespace) -> int:
         complain(f"no estimate: {answered.why}")
         return Exit.UNREAD
     estimate = _estimate(options, workload, answered, cards)
+    if any(gpu.verdict not in (Verdict.FITS, Verdict.UNKNOWN) for gpu in estimate.gpus):
+        estimate = replace(estimate, remedies=_remedies(workload, cards[0]))
     _report(options, estimate)
     if options.fail_on:
         floor = _BADNESS.index(Verdict(options.fail_on))
@@ -168,6 +170,29 @@ def _estimate(
         gpus=tuple(verdict(peak.reserved, peak.allocated, card, workload.gpus) for card in cards),
         gpus_used=workload.gpus,
     )
+
+
+def _remedies(workload: Workload, card: Gpu) -> tuple[Remedy, ...]:
+    """What would make it fit the first card: changes, a smaller batch, more cards."""
+    from torchwise_memory import fitting
+
+    base = fitting.live_bytes(workload, card)
+    if base is None:
+        return ()
+    found = list(fitting.remedies(workload, card))
+    batch = fitting.largest_batch(workload, card)
+    if batch and batch < (workload.micro_batch or 1):
+        peak = fitting.live_bytes(replace(workload, micro_batch=batch), card) or base
+        found.append(
+            Remedy(f"lower the batch to {batch}", base - peak, peak, "the largest that fits this card")
+        )
+    count = fitting.smallest_number(workload, card) if workload.task == "train" else None
+    if count is not None and count > workload.gpus:
+        sharded = replace(workload, gpus=count, parallel="FSDP", parallelism="FSDP full shard")
+        peak = fitting.live_bytes(sharded, card) or base
+        change = f"shard over {count} such cards (--gpus {count} --parallel fsdp)"
+        found.append(Remedy(change, base - peak, peak, "the smallest number, a power of two, that holds it"))
+    return tuple(found)
 
 
 def _report(options: argparse.Namespace, estimate: Estimate) -> None:

@@ -84,6 +84,11 @@ class Loops:
         return any(m.kind is Kind.TRAINING for m in self.measured)
 
 
+def _calls(it: Interpreter) -> int:
+    """Models called from outside, or generating by themselves."""
+    return it.loops.calls + it.world.generations
+
+
 class Watch:
     """One run of one loop."""
 
@@ -97,7 +102,7 @@ class Watch:
         self.origin = origin
         self.rounds = 0
         self.steps = loops.steps
-        self.calls = loops.calls
+        self.calls = _calls(it)
         self.backwards = loops.backwards
         self.generations = loops.generations + it.world.generations
         self.taken = len(loops.measured)
@@ -128,7 +133,7 @@ class Watch:
         if loops.backwards > self.backwards:
             self.is_promising = True
             return self.rounds >= MAX_ROUNDS_WITH_BACKWARD
-        if loops.calls > self.calls:
+        if _calls(it) > self.calls:
             self.is_promising = True
             return self._after_call(it)
         return self.rounds >= MAX_IDLE_ROUNDS
@@ -148,7 +153,7 @@ class Watch:
             self.is_promising = True
             loops.open += 1
             self.steps = loops.steps
-            self.calls = loops.calls
+            self.calls = _calls(it)
             self.backwards = loops.backwards
             start(it)
             return False

@@ -185,6 +185,8 @@ class Library:
         self.transformers = Transformers(it)
         self.helpers = {**helpers(it), **training.helpers(), **timm.helpers()}
         self.helpers |= typed_options.helpers()
+        # options of configuration groups that the launch line chooses
+        self.config_groups: dict[str, str] = {}
         # a checkpoint that a trainer was to make its model of, and where
         self.named_model: tuple[str, Origin | None] | None = None
         # the class of a model that could not be made, and where it is asked for
