@@ -14,7 +14,7 @@ import os
 import signal
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -190,9 +190,23 @@ class Processes:
         # a forked process holds our ends too; unless it lets go of them nobody would notice that we are gone
         held = [ours, *(lane.connection for lane in self._lanes)] if self._is_forked else []
         process = self._context.Process(target=_serve, args=(theirs, held, self._plan), daemon=True)
-        process.start()
+        with _interrupts_held():
+            process.start()
         theirs.close()
         return _Lane(process, ours)
+
+
+@contextlib.contextmanager
+def _interrupts_held() -> Generator[None, None, None]:
+    """Ctrl-C reaches all processes of a terminal: a new one must not hear it before it has said it will not."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class WorkersDieError(Exception):
@@ -219,6 +233,8 @@ def _serve(connection: Connection, held: Sequence[Connection], plan: Plan) -> No
         with contextlib.suppress(OSError):  # of a process that was replaced
             other.close()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # who asks ends us
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     gc.disable()  # nothing here makes cycles, see engine.check_together_quickly
     analyst = Analyst(plan)
     with contextlib.suppress(EOFError, OSError):
