@@ -558,6 +558,16 @@ def _issubclass(it: Interpreter, args: list[Value], keywords: Keywords) -> Value
     )
 
 
+def _exec(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    """`exec` of a file's text: it is interpreted like an import, in the program's own globals."""
+    content = args[0] if args else None
+    if not isinstance(content, str) or len(args) > 1:
+        return _refused("exec")(it, args, keywords)
+    it.burn_for(content)
+    it.library.imports.run_text(content)
+    return None
+
+
 def _callable(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
     value = args[0]
     if isinstance(value, Instance):
@@ -718,7 +728,7 @@ _FUNCTIONS: dict[str, Call] = {
     "zip": _zip,
     "input": _refused("input"),
     "eval": _refused("eval"),
-    "exec": _refused("exec"),
+    "exec": _exec,
     "compile": _refused("compile"),
     "__import__": _refused("__import__"),
     "breakpoint": _print,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import posixpath
 import re
+import sys
 from typing import TYPE_CHECKING, cast
 
 from torchwise_analysis.interp.concrete import classes, operators, text
@@ -19,6 +20,7 @@ from torchwise_analysis.interp.concrete.values import (
     Builtin,
     Class,
     Instance,
+    Int,
     Keywords,
     Namespace,
     NativeCall,
@@ -27,6 +29,11 @@ from torchwise_analysis.interp.concrete.values import (
     Unknown,
     Value,
 )
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 if TYPE_CHECKING:
     from torchwise_analysis.interp.concrete.interpreter import Interpreter
@@ -68,6 +75,23 @@ def parsed_yaml(it: Interpreter, content: str, path: str, floats_without_dot: bo
         return yaml_text.load(content, path, floats_without_dot)
     except (ValueError, RecursionError) as error:
         return Unknown(f"the settings of {path} ({error})", it.origin())
+
+
+def toml_module(it: Interpreter) -> Namespace:
+    """`toml`, `tomllib`, `tomli`."""
+
+    def load(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+        content = _content(it, args[0])
+        if isinstance(content, str) and content.endswith(".toml") and "\n" not in content:
+            content = files.read_text(it, content)  # `toml.load` takes a path too
+        if not isinstance(content, str):
+            return Unknown(f"the settings of {_name(args[0])}", it.origin())
+        try:
+            return cast(Value, tomllib.loads(content))
+        except (tomllib.TOMLDecodeError, RecursionError):
+            return Unknown(f"the settings of {_name(args[0])}", it.origin())
+
+    return Namespace("toml", {name: Builtin(f"toml.{name}", load) for name in ("load", "loads")})
 
 
 def json_module(it: Interpreter) -> Namespace:
@@ -280,8 +304,8 @@ def omegaconf_module(it: Interpreter) -> Namespace:
         "unsafe_merge": merge,
         "to_container": lambda it, a, k: plain(a[0]),
         "to_object": lambda it, a, k: plain(a[0]),
-        "from_cli": lambda it, a, k: wrapped(cls, {}),
-        "from_dotlist": lambda it, a, k: wrapped(cls, {}),
+        "from_cli": lambda it, a, k: wrapped(cls, resolved(it, _from_words(it, a[0] if a else None))),
+        "from_dotlist": lambda it, a, k: wrapped(cls, resolved(it, _from_words(it, a[0]))),
         "to_yaml": lambda it, a, k: Unknown("a YAML text", it.origin()),
         "masked_copy": first,
         "is_config": lambda it, a, k: isinstance(a[0], Instance) and a[0].cls is cls,
@@ -336,6 +360,17 @@ def _fields(it: Interpreter, source: Value) -> Value:
     made = it.instantiate(cls, [], {}) if isinstance(source, Class) else source
     fields = classes.fields_of(cls)
     return {name: _fields(it, cast(Instance, made).attributes.get(name)) for name in fields}
+
+
+def _from_words(it: Interpreter, words: Value) -> Value:
+    """`a.b=1 c=2` as nested settings: the words given, else those of the launch line."""
+    given = cast("list[Value]", words) if isinstance(words, (list, tuple)) else list[Value](it.argv)
+    result: Value = {}
+    for word in given:
+        name, equals, value = word.partition("=") if isinstance(word, str) else ("", "", "")
+        if equals and not name.startswith("--"):
+            result = merged(result, set_by_words(it, name, value))
+    return result
 
 
 def _select(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
@@ -475,12 +510,59 @@ def _hydra_main(it: Interpreter, args: list[Value], keywords: Keywords) -> Value
 
 def compose(it: Interpreter, folder: str, name: str) -> Value:
     """The configuration `name` of `folder` with its defaults list, references resolved."""
-    it.assume("command-line options have their default values")
+    if not it.argv:
+        it.assume("command-line options have their default values")
+    groups, values = _overrides(it, folder)
+    it.library.config_groups = groups
     composed = _composed(it, folder, "", name.removesuffix(".yaml"), "", 0)
     if isinstance(composed, dict):
         composed = {k: v for k, v in cast("dict[Value, Value]", composed).items() if k != "hydra"}
+        for layer in values:
+            composed = merged(composed, layer)
         return resolved(it, composed)
     return composed
+
+
+def _overrides(it: Interpreter, folder: str) -> tuple[dict[str, str], list[Value]]:
+    """What a launch line's words choose of groups, and what they set: `model=large`, `optim.lr=0.1`, `+a=b`."""
+    groups: dict[str, str] = {}
+    values: list[Value] = []
+    for word in it.argv:
+        name, equals, value = word.partition("=")
+        plain = name.lstrip("+")
+        if not equals or plain.startswith("-") or plain.startswith("hydra"):
+            continue
+        where = plain.partition("@")[0]
+        shown = posixpath.join(folder, where, f"{value}.yaml")
+        if "." not in where and files.locate(it, shown) is not None:
+            groups[where] = value
+        else:
+            values.append(set_by_words(it, plain, value))
+    for where, value in list(groups.items()):
+        for inner, option in _overridden_by(it, posixpath.join(folder, where, f"{value}.yaml")):
+            groups.setdefault(inner, option)
+    return groups, values
+
+
+def _overridden_by(it: Interpreter, shown: str) -> list[tuple[str, str]]:
+    """What a group's file overrides of other groups (`- override /model: large`)."""
+    content = files.read_text(it, shown)
+    read = None if content is None else parsed_yaml(it, content, shown)
+    defaults = cast("dict[Value, Value]", read).get("defaults") if isinstance(read, dict) else None
+    entries = [_entry(one) for one in cast("list[Value]", defaults)] if isinstance(defaults, list) else []
+    return [(where, text.text_of(it, option)) for where, option, word in entries if word == "override"]
+
+
+def set_by_words(it: Interpreter, name: str, value: str) -> Value:
+    """`a.b=1` as nested settings; numbers have the launch line's place."""
+    shaped: Value = parsed_yaml(it, value, "a launch line", floats_without_dot=True)
+    if any(letter in value for letter in "$<>"):
+        shaped = Unknown(f"the value {value} of {name}", it.origin())
+    elif isinstance(shaped, int) and not isinstance(shaped, bool) and it.launch is not None:
+        shaped = Int(int(shaped), it.launch.origin)
+    for part in reversed(name.split(".")):
+        shaped = {part: shaped}
+    return shaped
 
 
 def _composed(it: Interpreter, folder: str, group: str, name: str, package: str, depth: int) -> Value:
@@ -524,7 +606,11 @@ def _layers(
     it: Interpreter, folder: str, group: str, package: str, defaults: list[Value], own: Value, depth: int
 ) -> list[Value]:
     entries = [_entry(one) for one in defaults]
-    overrides = {where: option for where, option, word in entries if word == "override"}
+    if not group and depth == 0:
+        known = {where.partition("@")[0] for where, _, _ in entries}
+        entries += [(where, option, "") for where, option in it.library.config_groups.items() if where not in known]
+    overrides: dict[str, Value] = {where: option for where, option, word in entries if word == "override"}
+    overrides.update(it.library.config_groups)
     layers: list[Value] = []
     placed = False
     for where, option, word in entries:

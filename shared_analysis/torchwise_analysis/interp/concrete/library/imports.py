@@ -18,11 +18,13 @@ from torchwise_analysis.interp.concrete.library import replacements
 from torchwise_analysis.interp.concrete.values import MISSING, Frame, ModuleValue, Namespace, Unknown, Value
 from torchwise_analysis.interp.core.imports import absolute_module
 from torchwise_analysis.names.project import SourceModule
-from torchwise_analysis.source import nodes
+from torchwise_analysis.source import lower_text, nodes
 
 if TYPE_CHECKING:
     from torchwise_analysis.interp.concrete.interpreter import Interpreter
 
+# Texts that run texts, one in the other.
+_MAX_TEXTS = 60
 _GUARDS = (nodes.If, nodes.Try, nodes.With, nodes.For, nodes.While)
 
 
@@ -50,6 +52,26 @@ class Imports:
         frame.names = main.names
         statements.run_block(self.it, module.body, frame)
         return main
+
+    def run_text(self, content: str) -> None:
+        """Statements of a text in the globals of `__main__`, placed in the file that holds the text."""
+        main = self.loaded.get("__main__")
+        if not isinstance(main, ModuleValue):
+            return
+        path = next((one for one in reversed(self.read) if self.it.project.text(one) == content), "<text>")
+        lowered = lower_text(path, content)
+        inner = ModuleValue("__main__", path, is_package=False, is_library=False)
+        inner.names = main.names
+        self.scopes[id(inner)] = LazyScope(self, inner, ())
+        frame = Frame(inner, None, 0)
+        frame.names = main.names
+        self.it.depth += 1
+        try:
+            if self.it.depth > _MAX_TEXTS:
+                raise self.it.error("RecursionError", "maximum recursion depth exceeded")
+            statements.run_block(self.it, lowered.body, frame)
+        finally:
+            self.it.depth -= 1
 
     def find(self, name: str, importer: str) -> Value:
         """The module called `name`; an unknown where it cannot be read."""

@@ -80,6 +80,7 @@ class Spaces:
             "torchvision.datasets.folder": vision.datasets_module,
             "yaml": configs.yaml_module,
             "json": configs.json_module,
+            **dict.fromkeys(("toml", "tomllib", "tomli"), configs.toml_module),
             "omegaconf": configs.omegaconf_module,
             "hydra": configs.hydra_module,
             "hydra.utils": lambda it: configs.hydra_module(it).members["utils"],

@@ -9,6 +9,7 @@ A module that is not listed gives unknowns; nothing here reads a file, a clock o
 
 from __future__ import annotations
 
+import ast
 import math
 import weakref
 from collections.abc import Callable, Iterator
@@ -49,6 +50,7 @@ Call: TypeAlias = "Callable[[Interpreter, list[Value], Keywords], Value]"
 
 # An iterator of the library that never ends is cut off here; no loop of ours asks for more.
 _ENDLESS = 1 << 30
+_LITERAL_CHARACTERS = 512
 
 
 def standard_modules(it: Interpreter) -> dict[str, Namespace]:
@@ -81,6 +83,7 @@ def standard_modules(it: Interpreter) -> dict[str, Namespace]:
         "gc": {n: Builtin(n, _nothing) for n in ("collect", "disable", "enable", "freeze")},
         "__future__": {},
         "glob": files.glob_module(),
+        "ast": {"literal_eval": Builtin("ast.literal_eval", _literal)},
         "importlib": {"import_module": Builtin("importlib.import_module", _import_module)},
         "io": {"open": Builtin("open", files.open_file)},
         "codecs": {"open": Builtin("open", files.open_file)},
@@ -102,6 +105,20 @@ def standard_modules(it: Interpreter) -> dict[str, Namespace]:
     spaces["os.path"] = cast(Namespace, spaces["os"].members["path"])
     spaces["builtins"].resolve = lambda name: it.builtins.get(name, MISSING)
     return spaces
+
+
+def _literal(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    """`ast.literal_eval` of a short text."""
+    content = args[0]
+    if not isinstance(content, str) or len(content) > _LITERAL_CHARACTERS:
+        return Unknown("the value of a text", it.origin())
+    failed = False
+    try:
+        return cast(Value, ast.literal_eval(content))
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        failed = True
+    assert failed
+    raise it.error("ValueError", "malformed node or string")
 
 
 def _import_module(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:

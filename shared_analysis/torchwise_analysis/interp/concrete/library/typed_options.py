@@ -55,6 +55,7 @@ def helpers() -> dict[str, Value]:
         "__filled__": Builtin("__filled__", _filled),
         "__words__": Builtin("__words__", _words),
         "__settings_file__": Builtin("__settings_file__", _settings_file),
+        "__launcher__": Builtin("__launcher__", _launcher),
         "__cli_settings__": Builtin("__cli_settings__", _cli_settings),
         "__called__": Builtin("__called__", _called),
         "__target__": Builtin("__target__", lambda it, a, k: configs.target(it, text.text_of(it, a[0]))),
@@ -112,6 +113,22 @@ def _cli_settings(it: Interpreter, args: list[Value], keywords: Keywords) -> Val
             shaped = {part: shaped}
         nested = configs.merged(nested, shaped)
     return nested
+
+
+def _launcher(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    """What `accelerate launch` says: an option of its own, or a field of the file that it is given."""
+    line = it.launch
+    if line is None or not any(os.path.basename(word) == "accelerate" for word in line.before):
+        return None
+    name = text.text_of(it, args[0])
+    value = line.launcher_option(f"--{name}")
+    if value is not None:
+        return scalar(value) if name != "mixed_precision" else value
+    path = line.launcher_option("--config_file", "--config-file")
+    if path is None:
+        return None
+    read = _settings_file(it, [path], {})
+    return cast("dict[Value, Value]", read).get(name) if isinstance(read, dict) else None
 
 
 def _called(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
