@@ -408,3 +408,25 @@ def train(w: World, config: dict[str, Any]) -> None:
             scaler.update(w)
         lives.append(sum(record.bytes for record in w.ledger.live.values()))
     assert lives[1] == lives[2] == lives[3], "a round left something behind"
+
+
+def test_a_module_that_contains_itself_has_no_end_of_names() -> None:
+    w = World(Allocator(), 80)
+    loop, layer = Module(), Module()
+    loop.children["layer"] = layer
+    loop.children["again"] = loop
+    assert [name for name, _ in loop.walk()] == ["", "layer"]
+    with pytest.raises(Unsupported, match="end of names"):
+        loop.state_dict(w)
+
+
+def test_modules_that_contain_each_other_twice_are_named_up_to_a_limit() -> None:
+    w = World(Allocator(), 80)
+    top = Module()
+    for _ in range(40):
+        above = Module()
+        above.children["a"] = above.children["b"] = top
+        top = above
+    assert len(list(top.walk())) == 41
+    with pytest.raises(Unsupported, match="end of names"):
+        top.state_dict(w)

@@ -34,6 +34,10 @@ class Missing:
 
 MISSING = Missing()
 
+#: Of modules by all their names, and of names one in another; torch ends with its stack.
+MAX_NAMES = 100_000
+MAX_DEPTH = 900
+
 
 class ModulePolicy(Protocol):
     """What happens around the forward of the module it is attached to (gathering shards, say)."""
@@ -248,8 +252,18 @@ class Module:
     # -- walks
 
     def walk(self, prefix: str = "", remove_duplicate: bool = True) -> Iterator[tuple[str, Module]]:
-        """(qualified name, module), itself first, in torch's order."""
-        yield from _walk(self, prefix, set() if remove_duplicate else None)
+        """(qualified name, module), itself first, in torch's order.
+
+        Raises Unsupported without `remove_duplicate` where modules contain themselves or each other so often
+        that there is no end of names.
+        """
+        if remove_duplicate:
+            yield from _walk(self, prefix, set())
+            return
+        for count, named in enumerate(_walk(self, prefix, None)):
+            if count > MAX_NAMES or named[0].count(".") > MAX_DEPTH:
+                raise Unsupported("torch.nn.Module", "its modules contain each other without an end of names")
+            yield named
 
     def walk_parameters(
         self, recurse: bool = True, remove_duplicate: bool = True
@@ -585,14 +599,18 @@ def _add_hook(hooks: dict[int, tuple[Hook, bool]], hook: Hook, with_kwargs: bool
 
 
 def _walk(module: Module, prefix: str, seen: set[int] | None) -> Iterator[tuple[str, Module]]:
-    if seen is not None:
-        if id(module) in seen:
-            return
-        seen.add(id(module))
-    yield prefix, module
-    for name, child in module.children.items():
-        if child is not None:
-            yield from _walk(child, f"{prefix}.{name}" if prefix else name, seen)
+    """Depth first, on a stack of its own: each name is handed out once, however deep it lies."""
+    waiting = [(prefix, module)]
+    while waiting:
+        prefix, module = waiting.pop()
+        if seen is not None:
+            if id(module) in seen:
+                continue
+            seen.add(id(module))
+        yield prefix, module
+        head = f"{prefix}." if prefix else ""
+        children = [(head + name, child) for name, child in module.children.items() if child is not None]
+        waiting.extend(reversed(children))
 
 
 def _name_modules(root: Module) -> None:
