@@ -32,6 +32,7 @@ class Wire:
         self._out = self._process.stdin
         self._news: queue.Queue[Message | None] = queue.Queue()
         self._last_id = 0
+        self._answers: dict[object, Message] = {}  # to requests that nobody has waited for yet
         threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True).start()
         general = {"positionEncodings": list(encodings)}
         text: dict[str, object] = {"diagnostic": {}, "hover": {}, "codeAction": {}}
@@ -44,6 +45,10 @@ class Wire:
             },
         )
         self.tell("initialized", {})
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     @property
     def is_alive(self) -> bool:
@@ -64,13 +69,14 @@ class Wire:
 
     def answer(self, number: int) -> Message:
         """The answer to a request; what the server asks meanwhile is answered with nothing."""
-        while True:
+        while number not in self._answers:
             message = self._news.get(timeout=TIMEOUT_S)
             assert message is not None, "the server went away"
             if "method" in message and "id" in message:
                 self.send({"jsonrpc": "2.0", "id": message["id"], "result": None})
-            elif message.get("id") == number and "method" not in message:
-                return message
+            elif "method" not in message:
+                self._answers[message.get("id")] = message
+        return self._answers.pop(number)
 
     def send(self, message: Mapping[str, object]) -> None:
         self.send_bytes(json.dumps(message).encode())
