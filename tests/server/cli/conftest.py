@@ -53,7 +53,9 @@ class FakeEngine:
         self.root = root
         self.project = project
 
-    def with_verified_fixes(self, document: Analysable, report: CheckReport, stop: object) -> CheckReport:
+    def with_verified_fixes(
+        self, document: Analysable, report: CheckReport, *_: object, **__: object
+    ) -> CheckReport:
         return report
 
     def check_quickly(self, document: Analysable, *_: object, **__: object) -> CheckReport:
