@@ -60,7 +60,9 @@ def main() -> None:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("checkouts", type=Path)
     parser.add_argument("--site-packages", action="append", default=[])
     parser.add_argument("--against", default="", metavar="COMMAND")
@@ -107,7 +109,11 @@ def _theirs(path: Path, shown: str, command: str) -> Row:
     row = Row(shown)
     try:
         done = subprocess.run(
-            [command, "estimate", "-f", "json", str(path)], capture_output=True, text=True, timeout=120, check=False
+            [command, "estimate", "-f", "json", str(path)],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
         )
         answer: dict[str, Any] = json.loads(done.stdout)
     except (subprocess.TimeoutExpired, ValueError) as error:

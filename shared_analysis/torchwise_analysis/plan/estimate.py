@@ -6,10 +6,10 @@ mostly within 10 %); what could not be read widens it by being run with each of 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 
 from torchwise_analysis.interp.concrete.loops import Measured
 from torchwise_analysis.names.project import Project
@@ -93,9 +93,7 @@ class _Question:
         if sm is None:
             self.notes.append("a card of compute capability 8.0")
 
-    def run(
-        self, start: Start, choices: dict[str, object], change: Change, recovers: bool = False
-    ) -> Facts:
+    def run(self, start: Start, choices: dict[str, object], change: Change, recovers: bool = False) -> Facts:
         facts = run_script(
             start, self.project, self.sm, choices, change, self.stop, self.stated, recovers=recovers
         )
@@ -143,18 +141,16 @@ class _Question:
         return replace(_unanswered(facts, self.module, self.project), plan=plan)
 
 
-def _from_elsewhere(
-    question: _Question, plain: Start, facts: Facts
-) -> tuple[Start, Facts, list[Estimate]]:
+def _from_elsewhere(question: _Question, plain: Start, facts: Facts) -> tuple[Start, Facts, list[Estimate]]:
     """The first file or example of the project that starts this one's loop and can be followed."""
     first: tuple[Start, Facts] | None = None
     for start in elsewhere(question.module, question.project):
         if question.has_enough():
             break
         tried = question.run(start, {}, Change())
-        if os.path.abspath(question.module.path) not in map(os.path.abspath, tried.read_files):
+        if Path(question.module.path).absolute() not in {Path(one).absolute() for one in tried.read_files}:
             continue
-        where = os.path.relpath(start.module.path, question.project.roots[-1])
+        where = shortened(str(Path(start.module.path).absolute()), question.project)
         tried.assumptions = (f"the file is used as {where} uses it", *tried.assumptions)
         estimates = question.answers(start, tried)
         if any(estimate.kind is Kind.TRAINING for estimate in estimates):

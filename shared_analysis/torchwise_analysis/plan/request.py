@@ -12,8 +12,9 @@ class EstimateRequest:
     """`gpus` are names in any usual spelling; the first decides what depends on the card.
 
     `with_alternatives` re-runs the options of facts that could not be read; `with_remedies` re-runs the
-    script with one thing changed; `with_launches` answers for the project's launch lines besides. `text` is the script's text as it is being edited: statements in its
-    comments are read from it, from the file if it is None.
+    script with one thing changed; `with_launches` answers for the project's launch lines besides. `text` is
+    the script's text as it is being edited: statements in its comments are read from it, from the file if it
+    is None.
     """
 
     gpus: tuple[str, ...] = ()

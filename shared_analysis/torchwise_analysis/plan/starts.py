@@ -1,4 +1,4 @@
-"""Where a program begins: the file itself, one of the project's launch lines, or another file that calls it."""
+"""Where a program begins: the file itself, a launch line of the project, or another file that calls it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain, islice
 
 from torchwise_analysis.files import read_regular
 from torchwise_analysis.interp.concrete.library.launch import LaunchLine, lines_for
@@ -24,7 +25,9 @@ _SKIPPED = frozenset(
     {"tests", "test", "docs", "build", "dist", "node_modules", "__pycache__", "venv", "env", "site-packages"}
 )
 # Where outputs and data go changes no size.
-_PLACES = re.compile(r"--?\w*(dir|path|root|name|output|out|log|save|dist[-_]url|seed|port|host|workers|tag|project)\b")
+_PLACES = re.compile(
+    r"--?\w*(dir|path|root|name|output|out|log|save|dist[-_]url|seed|port|host|workers|tag|project)\b"
+)
 _FENCE = re.compile(r"^(```|~~~)\s*(python|py)\s*$\n(.*?)^\1\s*$", re.MULTILINE | re.DOTALL | re.IGNORECASE)
 
 
@@ -82,12 +85,7 @@ def elsewhere(module: Module, project: Project) -> Iterator[Start]:
     if not found:
         return
     names = tuple(dict.fromkeys(trainer.name.partition(".")[0] for trainer in found))
-    count = 0
-    for start in (*_files(module, names, project), *_examples(module, names, project)):
-        yield start
-        count += 1
-        if count >= MAX_ELSEWHERE:
-            return
+    yield from islice(chain(_files(module, names, project), _examples(module, names, project)), MAX_ELSEWHERE)
 
 
 def _files(module: Module, names: tuple[str, ...], project: Project) -> Iterator[Start]:
@@ -102,7 +100,7 @@ def _files(module: Module, names: tuple[str, ...], project: Project) -> Iterator
             continue
         text = project.text(path) or ""
         by_settings = "hydra" in text and _is_started(path, text) and _in_settings(project, stem)
-        if by_settings or stem in text and _is_started(path, text):
+        if by_settings or (stem in text and _is_started(path, text)):
             score = sum(name in text for name in names) + 2 * (dotted in text)
             # the nearer file, and one that is called for training
             score += by_settings

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
 from tests.shared_analysis.concrete.test_scripts import LOOP, MODEL, estimate, message, report
+
 from torchwise_analysis.interp.concrete.library.launch import lines_for
 from torchwise_memory.report import Source
 
@@ -124,7 +124,9 @@ width, batch = 20, 64 // world
     ],
 )
 def test_words_are_parsed_as_argparse_does(tmp_path: Path, words: str, result: int) -> None:
-    script = ARGPARSE.replace("width, batch =", "batch = 8 + (args.batch_size == 8) * len(args.sizes)\nwidth, _ =")
+    script = ARGPARSE.replace(
+        "width, batch =", "batch = 8 + (args.batch_size == 8) * len(args.sizes)\nwidth, _ ="
+    )
     answer = report(tmp_path, script, run_dot_sh=f"python main.py {words}\n")
     assert answer.estimates[-1].parameters == result * 10 + 10
 

@@ -11,9 +11,9 @@ alive uses; nothing here stores a value of the program longer than CPython would
 
 from __future__ import annotations
 
-import os
 import weakref
 from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
 from typing import cast
 
 from torchwise_analysis.interp.concrete import classes, methods, operators, statements, text
@@ -268,7 +268,7 @@ class Interpreter:
         if name in self.builtins:
             return self.builtins[name]
         if name in ("__file__", "__path__"):
-            return os.path.abspath(module.path)
+            return str(Path(module.path).absolute())
         if name in ("__doc__", "__spec__", "__package__"):
             return None
         self.place(node, frame)
@@ -813,7 +813,7 @@ class Interpreter:
         if name == "__name__":
             return owner.name
         if name == "__file__":
-            return os.path.abspath(owner.path)
+            return str(Path(owner.path).absolute())
         if name == "__dict__":
             return self.library.module_dictionary(owner)
         return self.library.submodule(owner, name)

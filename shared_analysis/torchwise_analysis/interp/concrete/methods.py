@@ -102,9 +102,7 @@ def _format(it: Interpreter, receiver: Value, args: list[Value], keywords: dict[
     return text.format_fields(it, cast(str, receiver), args, keywords)
 
 
-def _format_map(
-    it: Interpreter, receiver: Value, args: list[Value], keywords: dict[str, Value]
-) -> Value:
+def _format_map(it: Interpreter, receiver: Value, args: list[Value], keywords: dict[str, Value]) -> Value:
     """`text.format_map(mapping)`; what a mapping does not know is not known."""
     if isinstance(args[0], (Unknown, Symbol)):
         return Unknown(f"a text made of {args[0].why}", it.origin())

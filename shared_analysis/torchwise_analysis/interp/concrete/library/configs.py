@@ -524,13 +524,13 @@ def compose(it: Interpreter, folder: str, name: str) -> Value:
 
 
 def _overrides(it: Interpreter, folder: str) -> tuple[dict[str, str], list[Value]]:
-    """What a launch line's words choose of groups, and what they set: `model=large`, `optim.lr=0.1`, `+a=b`."""
+    """What a launch line's words choose of groups and what they set: `model=large`, `optim.lr=1`, `+a=b`."""
     groups: dict[str, str] = {}
     values: list[Value] = []
     for word in it.argv:
         name, equals, value = word.partition("=")
         plain = name.lstrip("+")
-        if not equals or plain.startswith("-") or plain.startswith("hydra"):
+        if not equals or plain.startswith(("-", "hydra")):
             continue
         where = plain.partition("@")[0]
         shown = posixpath.join(folder, where, f"{value}.yaml")
@@ -608,7 +608,9 @@ def _layers(
     entries = [_entry(one) for one in defaults]
     if not group and depth == 0:
         known = {where.partition("@")[0] for where, _, _ in entries}
-        entries += [(where, option, "") for where, option in it.library.config_groups.items() if where not in known]
+        entries += [
+            (where, option, "") for where, option in it.library.config_groups.items() if where not in known
+        ]
     overrides: dict[str, Value] = {where: option for where, option, word in entries if word == "override"}
     overrides.update(it.library.config_groups)
     layers: list[Value] = []

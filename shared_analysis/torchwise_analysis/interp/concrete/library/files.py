@@ -118,7 +118,9 @@ def globbed(it: Interpreter, pattern: str, recursive: bool) -> Value:
     if folder is None or not os.path.isdir(folder):
         return unknown
     inner = pattern[len(posixpath.dirname(fixed)) :].lstrip("/")
-    found = sorted(islice(glob.iglob(os.path.join(glob.escape(folder), inner), recursive=recursive), _MAX_NAMES))
+    found = sorted(
+        islice(glob.iglob(os.path.join(glob.escape(folder), inner), recursive=recursive), _MAX_NAMES)
+    )
     shown = posixpath.dirname(fixed)
     if not found and pattern.endswith(_SETTINGS):
         return []

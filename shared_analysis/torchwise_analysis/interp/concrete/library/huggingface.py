@@ -286,7 +286,7 @@ class Transformers:
         return config
 
     def facts_of(self, name: str) -> Keywords:
-        """`config.json` of a checkpoint: the project's own, the hub's cache, else published facts; or nothing."""
+        """`config.json` of a checkpoint: the project's own, the hub's cache, published facts, or nothing."""
         if name not in self._facts:
             self._facts[name] = self._local_facts(name) or _published(self.it, name)
         return self._facts[name]

@@ -235,7 +235,7 @@ class LazyScope:
         return self._from_stars(name)
 
     def entries(self, name: str, wanted: Callable[[Value], bool]) -> dict[Value, Value]:
-        """Those items of the dictionary display bound to `name` whose keys are wanted; only these are evaluated.
+        """The items of the dictionary display bound to `name` whose keys are wanted; no other is evaluated.
 
         The display may be an argument of a call (`name = make({...})`).
         """
@@ -336,7 +336,7 @@ class LazyScope:
                 self._pending_stars.append(inner)
         for name in dict.fromkeys(_bound_names(statement)):
             self.binders.setdefault(name, []).append((statement, base))
-        if _is_registration(statement) or not self.module.is_library and self._takes_effect(statement):
+        if _is_registration(statement) or (not self.module.is_library and self._takes_effect(statement)):
             self._registrations.append((statement, base))
         touched = _touched_name(statement)
         if touched:

@@ -26,11 +26,14 @@ if TYPE_CHECKING:
 _MAX_BYTES = 256 << 10
 _MAX_FILES = 96
 _MAX_LINES = 64
+_MAX_SETTINGS = 256
 _ENDINGS = (".sh", ".slurm", ".sbatch", ".bash", ".cmd")
 _NAMES = ("Makefile", "makefile", "justfile")
 _FOLDERS = ("scripts", "script", "bash", "shell", "slurm", "launch", "jobs", "docs", "examples")
 _CONTINUED = re.compile(r"\\\s*\n\s*")
-_ASSIGNED = re.compile(r"\s*(?:export\s+)?([A-Za-z_]\w*)\s*[:?]?=\s*(\"[^\"]*\"|'[^']*'|[^\s;#&|]*)\s*(?:[;#].*)?$")
+_ASSIGNED = re.compile(
+    r"\s*(?:export\s+)?([A-Za-z_]\w*)\s*[:?]?=\s*(\"[^\"]*\"|'[^']*'|[^\s;#&|]*)\s*(?:[;#].*)?$"
+)
 _VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?-([^}]*))?\}|\((\w+)\)|(\w+))")
 _STARTERS = (
     "python", "torchrun", "srun", "accelerate", "deepspeed", "mpiexec", "mpirun", "horovodrun", "tune", "trl",
@@ -77,7 +80,8 @@ class LaunchLine:
         """Whether the launcher sets the variables of `torch.distributed`."""
         launchers = ("torchrun", "deepspeed", "accelerate")
         return any(
-            os.path.basename(word) in launchers or word.startswith("torch.distributed.") for word in self.before
+            os.path.basename(word) in launchers or word.startswith("torch.distributed.")
+            for word in self.before
         )
 
     def launcher_option(self, *names: str) -> str | None:
@@ -94,7 +98,9 @@ def lines_for(main: str, roots: tuple[str, ...]) -> tuple[LaunchLine, ...]:
     """Lines of a project's texts that start the file `main`."""
     if not main:
         return ()
-    return _lines_for(os.path.abspath(main), tuple(os.path.abspath(root) for root in roots), _stamp(main, roots))
+    return _lines_for(
+        os.path.abspath(main), tuple(os.path.abspath(root) for root in roots), _stamp(main, roots)
+    )
 
 
 def _stamp(main: str, roots: tuple[str, ...]) -> tuple[int, ...]:
@@ -154,7 +160,12 @@ class _Names:
                 return index
             if index and words[index - 1] == "-m" and word == self.module:
                 return index
-            if index and words[0] in ("tune", "trl") and words[1:index] in ([], ["run"]) and word == self.stem:
+            if (
+                index
+                and words[0] in ("tune", "trl")
+                and words[1:index] in ([], ["run"])
+                and word == self.stem
+            ):
                 return index
         return None
 
@@ -174,10 +185,13 @@ def _texts(main: str, roots: tuple[str, ...]) -> list[tuple[str, str]]:
         for name in names:
             if name.endswith((*_ENDINGS, ".md")) or name in _NAMES or name.lower().startswith("readme"):
                 path = os.path.join(folder, name)
-                found.append((path, os.path.relpath(path, near if folder == near or not roots else roots[-1])))
-    for path in islice(glob.iglob(os.path.join(glob.escape(near), "config*", "**", "*.yaml"), recursive=True), 256):
-        # settings often say at their top how a script is started with them
-        found.append((path, os.path.relpath(path, near)))
+                found.append(
+                    (path, os.path.relpath(path, near if folder == near or not roots else roots[-1]))
+                )
+    # settings often say at their top how a script is started with them
+    pattern = os.path.join(glob.escape(near), "config*", "**", "*.yaml")
+    settings = islice(glob.iglob(pattern, recursive=True), _MAX_SETTINGS)
+    found += [(path, os.path.relpath(path, near)) for path in settings]
     return found[: 4 * _MAX_FILES]
 
 

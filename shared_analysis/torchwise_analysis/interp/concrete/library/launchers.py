@@ -24,6 +24,7 @@ from torchwise_analysis.interp.concrete.values import (
 if TYPE_CHECKING:
     from torchwise_analysis.interp.concrete.interpreter import Interpreter
 
+
 def multiprocessing_members(prefix: str) -> dict[str, Value]:
     """`spawn` and `Process` of `multiprocessing` and `torch.multiprocessing`."""
     members: dict[str, Value] = {
@@ -170,7 +171,10 @@ def _group(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
         return None if chosen is None else it.call(chosen, [], {})
 
     def make(it: Interpreter, functions: list[Value], _: Keywords) -> Value:
-        table: dict[str, Value] = {"command": Builtin("command", command), "add_command": Builtin("add", command)}
+        table: dict[str, Value] = {
+            "command": Builtin("command", command),
+            "add_command": Builtin("add", command),
+        }
         return Opaque("click.Group", table, call=start)
 
     return make(it, args, {}) if args and not isinstance(args[0], str) else Builtin("click.group", make)

@@ -343,7 +343,11 @@ def _taken(words: list[str], nargs: Value, has_value: bool) -> list[str]:
     else:
         most = 1 if nargs == "?" else len(words)
     taken: list[str] = []
-    while words and len(taken) < most and (nargs == "..." or not _is_flag(words[0]) or (has_value and not taken)):
+    while (
+        words
+        and len(taken) < most
+        and (nargs == "..." or not _is_flag(words[0]) or (has_value and not taken))
+    ):
         taken.append(words.pop(0))
     return taken
 
@@ -366,7 +370,7 @@ def _converted(it: Interpreter, option: _Option, word: str) -> Value:
 def of_launch(it: Interpreter, value: Value) -> Value:
     """A number of a launch line, with the line's place."""
     if it.launch is not None and value.__class__ is int:
-        return Int(cast(int, value), Origin(it.launch.path, it.launch.line))
+        return Int(value, Origin(it.launch.path, it.launch.line))
     return value
 
 

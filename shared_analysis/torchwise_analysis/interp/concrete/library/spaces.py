@@ -63,7 +63,10 @@ class Spaces:
             "transformers": lambda it: Namespace("transformers", resolve=it.library.transformers.top_level),
             "transformers.modeling_outputs": huggingface.outputs_space,
             **dict.fromkeys(
-                ("transformers.models.auto", *(f"transformers.models.auto.{part}_auto" for part in ("modeling", "configuration"))),
+                (
+                    "transformers.models.auto",
+                    *(f"transformers.models.auto.{part}_auto" for part in ("modeling", "configuration")),
+                ),
                 lambda it: Namespace("transformers.models.auto", resolve=it.library.transformers.top_level),
             ),
             "diffusers": diffusers_models.package,

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 from torchwise_analysis.interp.concrete import classes, operators, text
 from torchwise_analysis.interp.concrete.errors import Raised, Stopped
 from torchwise_analysis.interp.concrete.library import files
-from torchwise_analysis.interp.concrete.library.regular import regular_expressions
 from torchwise_analysis.interp.concrete.library.options import argparse_module
+from torchwise_analysis.interp.concrete.library.regular import regular_expressions
 from torchwise_analysis.interp.concrete.values import (
     MISSING,
     BoundMethod,

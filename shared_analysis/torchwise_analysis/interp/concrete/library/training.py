@@ -33,6 +33,7 @@ from torchwise_analysis.interp.concrete.values import (
 )
 from torchwise_analysis.source import nodes
 from torchwise_memory.modules.base import Module
+from torchwise_memory.report import Origin
 from torchwise_memory.runtime.ledger import StorageKind
 from torchwise_memory.runtime.tensor import Tensor
 
@@ -74,7 +75,18 @@ TRAINER = "transformers.trainer"
 FRAMEWORK_TEXTS = frozenset({*ROOTS.values(), TRAINER, "torch.distributions"})
 
 _SUBMODULES = frozenset(
-    {"pytorch", "fabric", "trainer", "core", "utilities", "callbacks", "loggers", "strategies", "cli", "plugins"}
+    {
+        "pytorch",
+        "fabric",
+        "trainer",
+        "core",
+        "utilities",
+        "callbacks",
+        "loggers",
+        "strategies",
+        "cli",
+        "plugins",
+    }
     | {"zero", "ops", "adam", "utils", "state", "models", "commands", "launchers", "profilers", "demos"}
 )
 
@@ -310,7 +322,7 @@ def _met(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
     return None
 
 
-def _place_of(it: Interpreter, value: Value) -> object:
+def _place_of(it: Interpreter, value: Value) -> Origin | None:
     return value.origin if isinstance(value, Int) else it.origin()
 
 

@@ -1,8 +1,8 @@
-"""Command lines that follow from types: dataclasses, functions and settings classes, filled from a launch line.
+"""Command lines that follow from types: dataclasses, functions and settings, filled from a launch line.
 
-transformers' and TRL's parsers, tyro, simple-parsing, jsonargparse and LightningCLI, pydantic's settings. Without
-arguments every field takes its default; a field that must be given is looked up on the project's launch lines,
-else it is not known.
+transformers' and TRL's parsers, tyro, simple-parsing, jsonargparse, LightningCLI, absl. Without arguments
+every field takes its default; a field that must be given is looked up on the project's launch lines, else it
+is not known.
 """
 
 # pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -19,7 +19,12 @@ from typing import TYPE_CHECKING, cast
 from torchwise_analysis.interp.concrete import classes, text
 from torchwise_analysis.interp.concrete.errors import Stopped
 from torchwise_analysis.interp.concrete.library import configs, files
-from torchwise_analysis.interp.concrete.library.launch import LaunchLine, launch_lines, option_value, plain_word
+from torchwise_analysis.interp.concrete.library.launch import (
+    LaunchLine,
+    launch_lines,
+    option_value,
+    plain_word,
+)
 from torchwise_analysis.interp.concrete.library.options import of_launch
 from torchwise_analysis.interp.concrete.values import (
     MISSING,
@@ -80,7 +85,9 @@ def settings_of(words: tuple[str, ...]) -> dict[str, Value]:
         while not equals and position < len(words) and not words[position].startswith("--"):
             taken.append(words[position])
             position += 1
-        found[name.replace("-", "_")] = None if not taken else taken[0] if len(taken) == 1 else list[Value](taken)
+        found[name.replace("-", "_")] = (
+            None if not taken else taken[0] if len(taken) == 1 else list[Value](taken)
+        )
     return found
 
 
@@ -95,15 +102,15 @@ def _words(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
 
 
 def _cli_settings(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
-    """`--config FILE --a.b 1` as nested settings; without arguments those of a launch line that gives a file."""
+    """`--config FILE --a.b 1` as nested settings; without arguments, of a launch line that gives a file."""
     given = args[0] if args and isinstance(args[0], (list, tuple)) else None
     words = cast("dict[Value, Value]", _words(it, [given] if given is not None else [], {}))
     if not words and given is None:
         for line in launch_lines(it):
-            value = option_value(line, ["--config", "-c"])
-            if value is not None and files.locate(it, value) is not None:
-                it.assume(f"--config is {value}, as {line.where} starts the script")
-                words = {"config": value}
+            path = option_value(line, ["--config", "-c"])
+            if path is not None and files.locate(it, path) is not None:
+                it.assume(f"--config is {path}, as {line.where} starts the script")
+                words = {"config": path}
                 break
     _with_file(it, words)
     nested: Value = {}
@@ -171,7 +178,9 @@ def filled(it: Interpreter, cls: Class, settings: dict[Value, Value], prefix: st
         name = f"{prefix}{field.name}"
         default = field.default
         if name in settings:
-            given[field.name] = converted(it, settings.pop(name), annotations.get(field.name, ""), default, name)
+            given[field.name] = converted(
+                it, settings.pop(name), annotations.get(field.name, ""), default, name
+            )
         elif f"no_{name}" in settings:
             settings.pop(f"no_{name}")
             given[field.name] = False
@@ -193,7 +202,9 @@ def filled(it: Interpreter, cls: Class, settings: dict[Value, Value], prefix: st
     return it.call(cls, [], given)
 
 
-def _inner(it: Interpreter, field: classes.Field, settings: dict[Value, Value], name: str, depth: int) -> Value:
+def _inner(
+    it: Interpreter, field: classes.Field, settings: dict[Value, Value], name: str, depth: int
+) -> Value:
     """A field that is itself an object with fields, some of which are given by dotted names."""
     made = it.call(field.factory, [], {}) if field.factory is not MISSING else field.default
     if isinstance(made, Instance) and classes.fields_of(made.cls):
@@ -317,7 +328,11 @@ def first_command(it: Interpreter, component: Value) -> Value:
     else:
         return component
     named = [word for word in it.argv if word in items]
-    named += [name for name, one in items.items() if it.wanted_path and _path_of(one) == os.path.abspath(it.wanted_path)]
+    named += [
+        name
+        for name, one in items.items()
+        if it.wanted_path and _path_of(one) == os.path.abspath(it.wanted_path)
+    ]
     fitting = [name for name in items if "train" in name or "fit" in name or "finetune" in name]
     name = next(iter([*named, *fitting, *items]), "")
     it.assume(f"of the commands of the script {name} is meant")
@@ -384,7 +399,9 @@ def flat(value: Value, prefix: str) -> dict[str, Value]:
 def tyro_module(it: Interpreter) -> Namespace:
     """`tyro`."""
     marks = Namespace("tyro.conf", resolve=lambda name: Opaque(f"tyro.conf.{name}"))
-    return Namespace("tyro", {"cli": Builtin("tyro.cli", _cli), "conf": marks, "MISSING": Opaque("tyro.MISSING")})
+    return Namespace(
+        "tyro", {"cli": Builtin("tyro.cli", _cli), "conf": marks, "MISSING": Opaque("tyro.MISSING")}
+    )
 
 
 def jsonargparse_module(it: Interpreter) -> Namespace:
@@ -425,7 +442,11 @@ def simple_parsing_module(it: Interpreter) -> Namespace:
     field = it.find_attribute(it.library.known_module("dataclasses"), "field")
     return Namespace(
         "simple_parsing",
-        {"parse": Builtin("simple_parsing.parse", _cli), "ArgumentParser": Builtin("ArgumentParser", make), "field": field},
+        {
+            "parse": Builtin("simple_parsing.parse", _cli),
+            "ArgumentParser": Builtin("ArgumentParser", make),
+            "field": field,
+        },
     )
 
 
