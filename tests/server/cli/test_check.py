@@ -205,10 +205,10 @@ def test_a_file_that_may_not_be_read(cli: Cli, tmp_path: Path, monkeypatch: pyte
     write(tmp_path, "a.py", FAULTY)
     real = os.open
 
-    def refuse(path: str | Path, flags: int) -> int:
+    def refuse(path: str | Path, flags: int, *rest: int, **more: int) -> int:
         if Path(path).name == "a.py":
             raise PermissionError(13, "Permission denied")
-        return real(path, flags)
+        return real(path, flags, *rest, **more)
 
     monkeypatch.setattr(os, "open", refuse)
     result = cli("check", "a.py")
