@@ -88,7 +88,7 @@ def test_it_is_typed_for_who_uses_it(wheel: Path, tmp_path: Path) -> None:
         "def f(trace: Trace) -> int:\n    return trace.steps\n"
     )
     said = run(python, "-m", "mypy", "--strict", "use.py", cwd=tmp_path).stdout
-    assert 'Revealed type is "builtins.str"' in said
+    assert "Literal['error']" in said
     assert "Incompatible return value type" in said
     assert "import-untyped" not in said
 
@@ -113,7 +113,7 @@ def test_a_rule_from_outside_is_found_when_it_is_installed(wheel: Path, tmp_path
     assert "OSError: gone" in done.stdout
 
 
-def test_pre_commit_runs_the_hooks_as_documented(tmp_path: Path) -> None:
+def test_pre_commit_runs_the_hooks_as_documented(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     python = environment(tmp_path / "env")
     assert run(python, "-m", "pip", "install", "--quiet", "pre-commit", cwd=tmp_path).returncode == 0
     hooks = tmp_path / "hooks"
@@ -134,7 +134,7 @@ def test_pre_commit_runs_the_hooks_as_documented(tmp_path: Path) -> None:
     (project / ".pre-commit-config.yaml").write_text(text)
     (project / "train.py").write_text(FAULTY)
     git(project, "add", ".")
-    os.environ["PRE_COMMIT_HOME"] = str(tmp_path / "cache")
+    monkeypatch.setenv("PRE_COMMIT_HOME", str(tmp_path / "cache"))
     pre_commit = python.with_name("pre-commit")
     done = run(pre_commit, "run", "--all-files", cwd=project)
     assert done.returncode == 1, done.stderr
