@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from torchwise_analysis.findings import Confidence, Evidence, Fix, Safety, Severity
 from torchwise_analysis.fixes import SourceFile
-from torchwise_analysis.interp.abstract.events import ApiCall, Event, HostSync
+from torchwise_analysis.interp.abstract.events import Event, HostSync
 from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
 from torchwise_analysis.rules._reading import distinct
@@ -246,22 +246,17 @@ _BREAKING = {
 def detect(trace: Trace) -> Iterator[Hit]:
     if trace.api("torch._dynamo.config.capture_scalar_outputs="):
         return
-    reads = {read.place for read in trace.of(HostSync)}
+    lines = {(read.place.path, read.place.span.line) for read in trace.of(HostSync)}
     for read in trace.of(HostSync):
         if read.how in _BREAKING and _is_traced(read):
             yield _hit(read, _BREAKING[read.how])
     for printed in trace.api("builtins.print"):
-        if _is_traced(printed) and not any(_is_inside(place, printed) for place in reads):
+        if _is_traced(printed) and (printed.place.path, printed.place.span.line) not in lines:
             yield _hit(printed, _BREAKING["print"])
 
 
 def _is_traced(event: Event) -> bool:
     return event.scene.compiled is not None and not any(g.kind == "handler" for g in event.scene.guards)
-
-
-def _is_inside(place: object, event: ApiCall) -> bool:
-    span = getattr(place, "span", None)
-    return span is not None and span.line == event.place.span.line
 
 
 def _hit(event: Event, what: str) -> Hit:

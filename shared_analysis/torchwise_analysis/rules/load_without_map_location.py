@@ -174,22 +174,23 @@ def batches(path):
 def detect(trace: Trace) -> Iterator[Hit]:
     several = several_processes(trace)
     loads = [event for event in trace.of(Loaded) if event.how == "torch.load"] if several else []
+    # by the entry of the run: the last time that weights from a file go into something
+    last = {e.scene.entry.place: e for e in trace.of(WeightsLoaded) if _is_filled(e)} if loads else {}
     for load in loads:
         if load.arguments.open or load.arguments.get("map_location", 1) is not None:
             continue
         if any(guard.kind in ("rank", "none", "handler") for guard in load.scene.guards):
             continue
-        filled = next((event for event in trace.of(WeightsLoaded) if _is_filled(event, load)), None)
+        filled = last.get(load.scene.entry.place)
+        filled = filled if filled is not None and filled.order > load.order else None
         group = next((pair for pair in several if _is_beside(pair[0], load)), None)
         if filled is not None and group is not None:
             yield _hit(load, filled, group)
 
 
-def _is_filled(event: WeightsLoaded, load: Loaded) -> bool:
-    """Do weights from a file go into something, behind this load in the same run?"""
+def _is_filled(event: WeightsLoaded) -> bool:
     values = alternatives(event.value) if event.value is not None else ()
-    is_loaded = any(isinstance(value, Unknown) and "loaded" in value.taint for value in values)
-    return is_loaded and event.order > load.order and event.scene.entry.place == load.scene.entry.place
+    return any(isinstance(value, Unknown) and "loaded" in value.taint for value in values)
 
 
 def _is_beside(group: Event, load: Loaded) -> bool:

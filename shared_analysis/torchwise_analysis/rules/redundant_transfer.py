@@ -273,7 +273,7 @@ def detect(trace: Trace) -> Iterator[Hit]:
             continue
         if move.factory:
             yield _hit(move, loop, f"`{move.factory}` can make its result on the device: give it `device=`.")
-        elif _is_constant(trace, move, value, touched):
+        elif _is_constant(move, value, stepping, touched):
             yield _hit(
                 move,
                 loop,
@@ -297,13 +297,13 @@ def _loop(move: Transfer, stepping: set[int]) -> Loop | None:
     return loops[-1] if loops else None
 
 
-def _is_constant(trace: Trace, move: Transfer, value: Tensor, touched: set[int]) -> bool:
+def _is_constant(move: Transfer, value: Tensor, stepping: set[int], touched: set[int]) -> bool:
     """Made before the loop by a call in view, and nobody has written it since."""
     if move.birth is None or id(value) in touched or value.passes:
         return False
     outlived = {id(turn.loop) for turn in inside(move.loops, move.birth)}
     is_repeated = any(turn.iteration > 0 and id(turn.loop) in outlived for turn in move.loops)
-    return is_repeated and any(id(t.loop) in outlived for one in trace.steps for t in one.loops)
+    return is_repeated and bool(outlived & stepping)
 
 
 def _hit(move: Transfer, loop: Loop, message: str) -> Hit:

@@ -29,7 +29,7 @@ F = TypeVar("F", bound=ev.Event)
 R = TypeVar("R")
 
 
-def _unknown_releases(library: str) -> Releases | None:  # noqa: ARG001 - nothing is known of any
+def _unknown_releases(library: str) -> Releases | None:
     return None
 
 
