@@ -89,7 +89,7 @@ def _dispatch(words: list[str]) -> int:
 
 
 def _help() -> str:
-    commands = "\n".join(f"  {name:<10} {what}" for name, what in COMMANDS.items())
+    commands = "\n".join(f"  {name:<11} {what}" for name, what in COMMANDS.items())
     return f"""usage: torchwise COMMAND [options] ...
 
 Reads PyTorch training code from source alone: nothing is imported or run, no GPU and no torch needed.

@@ -34,13 +34,19 @@ Find training bugs that never crash: losses kept with their graph, gradients nev
 in evaluation mode, softmax applied twice. Every finding shows the evidence it rests on. The code is read as
 text; nothing of it is imported or run."""
 
-_EPILOG = """\
+_EPILOG = f"""\
 examples:
   torchwise check                                   this folder
   torchwise check train.py notebooks/*.ipynb
   torchwise check src --select retained-graph,TW2   some rules only (names, codes, prefixes of codes)
   torchwise check . --fail-on warning --fail-confidence likely     strict, for CI
+  torchwise check --diff main                       only what this branch brings
+  torchwise check --update-baseline                 accept what is there; then check with --baseline
+  torchwise check --format concise --report sarif=torchwise.sarif
   cat train.py | torchwise check - --stdin-filename src/train.py
+
+formats:
+{reporting.FORMATS_HELP}
 
 confidence:
   certain    every link of the chain was resolved

@@ -31,6 +31,7 @@ FORMATS = {
     "junit": "JUnit XML",
     "markdown": "a summary for a pull request",
 }
+FORMATS_HELP = "\n".join(f"  {name:<10} {what}" for name, what in FORMATS.items())
 _GROUPS = ("file", "rule", "severity")
 
 
@@ -53,9 +54,8 @@ def add_narrowing(parser: argparse.ArgumentParser) -> None:
 def add_output(parser: argparse.ArgumentParser) -> None:
     """`--format`, `--output-file`, `--group-by`."""
     group = parser.add_argument_group("the report")
-    listed = "; ".join(f"{name}: {what}" for name, what in FORMATS.items())
     group.add_argument(
-        "--format", choices=tuple(FORMATS), default="text", metavar="NAME", help=f"{listed} (default: text)"
+        "--format", choices=tuple(FORMATS), default="text", help="see below (default: text)", metavar="NAME"
     )
     group.add_argument(
         "--output-file",
