@@ -34,7 +34,7 @@ Find training bugs that never crash: losses kept with their graph, gradients nev
 in evaluation mode, softmax applied twice. Every finding shows the evidence it rests on. The code is read as
 text; nothing of it is imported or run."""
 
-_EPILOG = f"""\
+_EPILOG = """\
 examples:
   torchwise check                                   this folder
   torchwise check train.py notebooks/*.ipynb
@@ -46,7 +46,7 @@ examples:
   cat train.py | torchwise check - --stdin-filename src/train.py
 
 formats:
-{reporting.FORMATS_HELP}
+FORMATS
 
 confidence:
   certain    every link of the chain was resolved
@@ -60,7 +60,9 @@ exit status:
   3  nothing failing, but some files could not be parsed or fully analysed; the report names them
 
 Settings come from [tool.torchwise] of the nearest pyproject.toml; options win over them.
-To silence one finding:  # torchwise: ignore[rule-name] -- reason"""
+To silence one finding:  # torchwise: ignore[rule-name] -- reason""".replace(
+    "FORMATS", reporting.FORMATS_HELP
+)
 
 
 def run(words: list[str]) -> int:
