@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import combinations
 
-from torchwise_memory.calibration import widened
 from torchwise_memory.hardware import Gpu, Instance, gpus, instances
 from torchwise_memory.jobs import Options, job_of
-from torchwise_memory.report import Interval, Remedy, Verdict
+from torchwise_memory.report import Remedy, Verdict
 from torchwise_memory.runtime.errors import OutOfFuel, Unsupported
 from torchwise_memory.simulation import simulate
-from torchwise_memory.verdict import beside_pytorch, verdict
+from torchwise_memory.verdict import beside_pytorch
 from torchwise_memory.workload import Answer, Workload
 
 FITS = (Verdict.FITS, Verdict.PROBABLY_FITS)
@@ -218,8 +217,7 @@ def fitting_cards(answer: Answer, workload: Workload, limit: int = 5) -> tuple[G
     seen: set[int] = set()
     found: list[Gpu] = []
     for card in sorted(gpus(), key=lambda gpu: gpu.total_bytes):
-        judged = verdict(answer.peak.reserved, answer.peak.allocated, card, workload.gpus).verdict
-        if judged in FITS and card.total_bytes >> 30 not in seen:
+        if answer.fits(card, workload.gpus).verdict in FITS and card.total_bytes >> 30 not in seen:
             seen.add(card.total_bytes >> 30)
             found.append(card)
     return tuple(found[:limit])
@@ -229,19 +227,13 @@ def fitting_instances(answer: Answer, workload: Workload, limit: int = 5) -> tup
     """The smallest cloud machines with enough such cards, by memory of all their cards."""
     if answer.peak.allocated is None or answer.peak.reserved is None:
         return ()
-    reserved, allocated = answer.peak.reserved, answer.peak.allocated
 
     def holds() -> Iterator[tuple[float, Instance]]:
         for machine in instances():
             if machine.count is None or machine.count < workload.gpus:
                 continue
-            if verdict(reserved, allocated, machine.gpu, workload.gpus).verdict in FITS:
+            if answer.fits(machine.gpu, workload.gpus).verdict in FITS:
                 yield machine.count * machine.gpu.total_bytes, machine
 
     ordered = sorted(holds(), key=lambda pair: (pair[0], pair[1].provider, pair[1].name))
     return tuple(machine for _, machine in ordered[:limit])
-
-
-def interval_of(peak: int) -> Interval:
-    """A changed peak with the modelling error of allocated bytes."""
-    return widened(Interval(peak, peak, peak), "allocated")

@@ -21,10 +21,10 @@ MAX_LAYERS = 48
 FRAGMENTED = 0.12
 
 
-def reserved_interval(simulated: Simulated, job: Job, card: Gpu | None) -> Interval:
+def reserved_interval(simulated: Simulated, job: Job, card: Gpu | None, replay: bool = True) -> Interval:
     """Live bytes, the estimate, and nothing given back."""
     live = simulated.allocated
-    if job.subject.layers > MAX_LAYERS or job.loading:
+    if not replay or job.subject.layers > MAX_LAYERS or job.loading:
         point = _rule_of_thumb(simulated)
         return Interval(live, point, point + (point - live))
     capacity = None if card is None else max(live, card.total_bytes - card.context_bytes[1])
@@ -34,6 +34,15 @@ def reserved_interval(simulated: Simulated, job: Job, card: Gpu | None) -> Inter
         point = _rule_of_thumb(simulated)
         return Interval(live, point, point + (point - live))
     return Interval(live, (live + kept) // 2, kept)
+
+
+def needed_bytes(kept: Interval) -> int:
+    """What a card must have for it: three quarters of the way from live bytes to nothing given back.
+
+    Cached blocks are given back near the limit, yet pieces of segments that hold something are not, and
+    saying that a job fits when it does not is the worse mistake.
+    """
+    return kept.low + 3 * (kept.high - kept.low) // 4
 
 
 def _rule_of_thumb(simulated: Simulated) -> int:

@@ -14,19 +14,20 @@ def verdict(
     allocated: Interval | None,
     card: Gpu,
     gpus: int = 1,
+    needed: int | None = None,
     alternatives: tuple[int, ...] = (),
 ) -> GpuVerdict:
     """The band for one card. `gpus` above 1 adds what NCCL takes.
 
-    alternatives: reserved peaks under other readings of what was not stated. A probable band needs all of
-    them on its side.
+    needed: what most likely must fit, in place of the middle of both peaks. alternatives: the same under
+    other readings of what was not stated; a probable band needs all of them on its side.
 
     PyTorch gives cached memory back before it fails, so what must fit is at least the allocated peak and at
     most the reserved one, beside context and libraries.
     """
     band = Verdict.UNKNOWN
     if reserved is not None and allocated is not None:
-        band = _band(_need(reserved, allocated, card, gpus), card.total_bytes)
+        band = _band(_need(reserved, allocated, card, gpus, needed), card.total_bytes)
         if band in (Verdict.PROBABLY_FITS, Verdict.PROBABLY_OOM):
             beside = beside_pytorch(card, gpus)[1]
             others = {other + beside > card.total_bytes for other in alternatives}
@@ -51,10 +52,10 @@ def beside_pytorch(card: Gpu, gpus: int = 1) -> tuple[int, int, int]:
     return low + NCCL_BYTES[0], point + NCCL_BYTES[1], high + NCCL_BYTES[2]
 
 
-def _need(reserved: Interval, allocated: Interval, card: Gpu, gpus: int) -> Interval:
+def _need(reserved: Interval, allocated: Interval, card: Gpu, gpus: int, needed: int | None) -> Interval:
     low, point, high = beside_pytorch(card, gpus)
     # Fragmentation remains after cached memory was given back: halfway between the two peaks.
-    middle = (allocated.point + reserved.point) // 2
+    middle = needed if needed is not None else (allocated.point + reserved.point) // 2
     return Interval(allocated.low + low, middle + point, max(reserved.high, allocated.high) + high)
 
 

@@ -17,7 +17,7 @@ from torchwise_memory.calibration import widened
 from torchwise_memory.hardware import Gpu
 from torchwise_memory.jobs import Choice, Options, job_of
 from torchwise_memory.report import GpuVerdict, Interval, Peak, Phase, PlanField, Source, Verdict
-from torchwise_memory.reserved import reserved_interval
+from torchwise_memory.reserved import needed_bytes, reserved_interval
 from torchwise_memory.runtime.errors import OutOfFuel, Unsupported
 from torchwise_memory.runtime.ledger import StorageKind
 from torchwise_memory.simulation import Simulated, simulate
@@ -73,7 +73,10 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """peak: all three metrics; None inside where nothing can be said, and `why` says what was missing."""
+    """peak: all three metrics; None inside where nothing can be said, and `why` says what was missing.
+
+    needed: what a card must have beside context and libraries, then the same for each alternative.
+    """
 
     peak: Peak
     verdict: Verdict
@@ -85,6 +88,14 @@ class Answer:
     plan: Mapping[str, PlanField] = field(default_factory=dict[str, PlanField])
     assumptions: tuple[str, ...] = ()
     gpu: GpuVerdict | None = None
+    needed: tuple[int, ...] = ()
+
+    def fits(self, card: Gpu, gpus: int = 1) -> GpuVerdict:
+        """The verdict for another card."""
+        first, *others = self.needed or (None,)
+        return verdict(
+            self.peak.reserved, self.peak.allocated, card, gpus, first, tuple(o for o in others if o)
+        )
 
 
 UNKNOWN = Peak(None, None, None)
@@ -220,13 +231,15 @@ def run(workload: Workload, calibrated: bool = True) -> Answer:
         except (Unsupported, OutOfFuel, LookupError):
             continue
     allocated = _hull(simulated.allocated, others)
-    kept = reserved_interval(simulated, first, card)
+    # only what was asked for is worth the replay: a row that asks for live bytes does without
+    kept = reserved_interval(simulated, first, card, replay=workload.metric != "allocated")
     # the cache of an alternative is taken to be in proportion
     ends = [kept, *(_scaled(kept, other, simulated.allocated) for other in others)]
     reserved = Interval(min(each.low for each in ends), kept.point, max(each.high for each in ends))
     if calibrated:
         allocated, reserved = widened(allocated, "allocated"), widened(reserved, "reserved")
-    needs = [_scaled(kept, other, simulated.allocated).point for other in others]
+    need = needed_bytes(kept)
+    needs = [need, *(need * other // max(simulated.allocated, 1) for other in others)]
     return _answer(workload, card, simulated, allocated, reserved, choices, needs)
 
 
@@ -250,7 +263,7 @@ def _answer(
     device = device_peak(reserved, _with_context(card or _ANY_CARD, workload), workload.gpus)
     judged = None
     if card is not None:
-        judged = verdict(reserved, allocated, card, workload.gpus, tuple(needs))
+        judged = verdict(reserved, allocated, card, workload.gpus, needs[0], tuple(needs[1:]))
     # tensor and pipeline parallelism leave a part of the model here, which is not its size
     divided = "TP" in workload.parallelism or "PP" in workload.parallelism or "split" in workload.parallelism
     return Answer(
@@ -264,6 +277,7 @@ def _answer(
         plan_of(workload),
         tuple(choice.sentence for choice in choices),
         judged,
+        tuple(needs),
     )
 
 

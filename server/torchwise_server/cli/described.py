@@ -131,8 +131,6 @@ def _workload(options: argparse.Namespace) -> Workload:
 def _estimate(
     options: argparse.Namespace, workload: Workload, answered: Answer, cards: list[Gpu]
 ) -> Estimate:
-    from torchwise_memory.verdict import verdict
-
     plan = dict(answered.plan)
     for name, given, why in (
         ("micro_batch", options.batch_size, "no --batch-size was given"),
@@ -167,7 +165,7 @@ def _estimate(
         breakdown=dict(answered.breakdown),
         alive=(),
         assumptions=answered.assumptions,
-        gpus=tuple(verdict(peak.reserved, peak.allocated, card, workload.gpus) for card in cards),
+        gpus=tuple(answered.fits(card, workload.gpus) for card in cards),
         gpus_used=workload.gpus,
     )
 
