@@ -50,6 +50,7 @@ def main() -> int:
     parser.add_argument("folders", nargs="+", type=Path)
     parser.add_argument("--other", metavar="COMMAND", help="another tool's command, {} for the file")
     parser.add_argument("--only", choices=("safe", "all"), help="one of the two tables")
+    parser.add_argument("--no-undo", action="store_true", help="do not print and reverse the patch")
     parser.add_argument("--jobs", type=int, default=1)
     options = parser.parse_args()
     if options.other:
@@ -63,19 +64,19 @@ def main() -> int:
             continue
         tally = Tally()
         for folder in options.folders:
-            fix(folder, extra, tally)
+            fix(folder, extra, tally, undo=not options.no_undo)
         show(title, tally)
     return 0
 
 
-def fix(folder: Path, extra: Sequence[str], tally: Tally) -> None:
+def fix(folder: Path, extra: Sequence[str], tally: Tally, *, undo: bool) -> None:
     """Fix a copy of the folder with torchwise."""
     with tempfile.TemporaryDirectory() as name:
         copy = Path(name) / folder.name
         shutil.copytree(folder, copy, symlinks=True, ignore=shutil.ignore_patterns(".git"))
         before = contents(copy)
         tally.files += len(before)
-        patch = run((*TORCHWISE, "fix", "--diff", *extra, "."), copy)
+        patch = run((*TORCHWISE, "fix", "--diff", *extra, "."), copy) if undo else None
         done = run((*TORCHWISE, "fix", "--format", "json", *extra, "."), copy)
         if done is None or done.returncode not in (0, 1, 3):
             tally.failures.append(
