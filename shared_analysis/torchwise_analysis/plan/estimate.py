@@ -118,6 +118,9 @@ class _Question:
         if self.steps > MAX_STEPS and any(len(choice.options) > 1 for choice in facts.choices.values()):
             notes.append("what was assumed was not tried otherwise: the script takes too many steps")
         facts.assumptions = tuple(shortened(one, self.project) for one in facts.assumptions)
+        facts.plan = {
+            name: replace(field, why=shortened(field.why, self.project)) for name, field in facts.plan.items()
+        }
         estimates: list[Estimate] = []
         for measured in chosen:
             estimate = _answer(measured, facts, others, self.cards, notes)
@@ -177,7 +180,8 @@ def _by_launch_lines(question: _Question, plain: Start, known: list[Estimate]) -
 
 
 def _figures(estimate: Estimate) -> tuple[object, ...]:
-    return (estimate.origin, estimate.peak.allocated, estimate.parameters)
+    said = tuple(estimate.plan[name].value for name in _CENTRAL if name in estimate.plan)
+    return (estimate.origin, estimate.peak.allocated, estimate.parameters, said)
 
 
 def _known(plan: dict[str, PlanField]) -> dict[str, PlanField]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from torchwise_analysis.interp.concrete.values import Int, Symbol, Unknown
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 # Grey, colour, and colour with transparency.
 _CHANNELS = (1, 3, 4)
+# Sources that say something else than the one that a field was read from; more are no help.
+MAX_SAID_OTHERWISE = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,25 @@ def read_plan(it: Interpreter, measured: list[Measured]) -> dict[str, PlanField]
         plan["checkpointing"] = PlanField(True, Source.READ, met["checkpointing"][1])
     elif training is not None:
         plan["checkpointing"] = PlanField(False, Source.READ)
+    for name, field in plan.items():
+        others = _said_otherwise(it, name, field)
+        if others and not field.why:
+            plan[name] = replace(field, why=f"but {', '.join(others)}")
     return plan
+
+
+def _said_otherwise(it: Interpreter, name: str, field: PlanField) -> list[str]:
+    """What other sources say of a field: comments, settings, further loaders that mix their samples."""
+    found = [(value, origin) for one, value, origin in it.library.conflicts if one == name]
+    if name in it.stated and name not in it.chosen:
+        found.append(it.stated[name])
+    if name == "micro_batch":
+        found += [(made.batch_size, made.origin) for made in it.library.loaders if made.shuffles]
+    others: dict[str, None] = {}
+    for value, origin in found:
+        if origin is not None and isinstance(value, (int, str)) and value != field.value:
+            others[f"{value} in line {origin.line} of {origin.path}"] = None
+    return list(others)[:MAX_SAID_OTHERWISE]
 
 
 def _model(it: Interpreter, plan: dict[str, PlanField]) -> None:

@@ -51,7 +51,12 @@ def launched(start: Start, project: Project) -> Iterator[Start]:
     """The start by each of the project's launch lines that say something of sizes, one for each saying."""
     seen: set[tuple[str, ...]] = {()}
     for line in lines_for(start.module.path, project.roots):
-        said = (*_sizes(line.words), str(line.processes) if line.processes > 1 else "")
+        launcher = [
+            word for word in line.before if word.startswith("--mixed") or word.endswith((".yaml", ".yml"))
+        ]
+        precision = line.launcher_option("--mixed_precision", "--mixed-precision") or ""
+        processes = str(line.processes) if line.processes > 1 else ""
+        said = (*_sizes(line.words), *launcher, precision, processes)
         said = tuple(word for word in said if word)
         if said in seen:
             continue

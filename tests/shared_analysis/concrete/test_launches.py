@@ -336,3 +336,155 @@ for x in loader:
     assert unanswered.plan["model"].source is Source.UNKNOWN
     assert "mystery.build" in unanswered.plan["model"].why
     assert unanswered.plan["optimizer"].value == "SGD"
+
+
+# --------------------------------------------------------------------------- settings
+
+HYDRA = """
+import hydra
+
+@hydra.main(version_base=None, config_path="conf", config_name="config")
+def main(cfg):
+    import torch
+    from torch import nn
+    model = nn.Linear(cfg.model.width, 10).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        x = torch.randn(cfg.batch, cfg.model.width, device="cuda")
+        model(x).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+main()
+"""
+HYDRA_FILES = {
+    "conf__config_dot_yaml": "defaults:\n  - model: small\n  - _self_\nbatch: 8\n",
+    "conf__model__small_dot_yaml": "width: 20\n",
+    "conf__model__large_dot_yaml": "width: 200\n",
+    "conf__experiment__big_dot_yaml": "# @package _global_\ndefaults:\n  - override /model: large\nbatch: 64\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("words", "parameters", "batch"),
+    [
+        ("model=large", 2010, 8),
+        ("batch=32", 210, 32),
+        ("model.width=30 batch=2", 310, 2),
+        ("+experiment=big", 2010, 64),
+        ("+experiment=big batch=4", 2010, 4),
+    ],
+)
+def test_hydra_takes_overrides_from_a_launch_line(
+    tmp_path: Path, words: str, parameters: int, batch: int
+) -> None:
+    answer = report(tmp_path, HYDRA, run_dot_sh=f"python main.py {words}\n", **HYDRA_FILES)
+    found = answer.estimates[-1]
+    assert (found.parameters, found.plan["micro_batch"].value) == (parameters, batch)
+
+
+def test_omegaconf_takes_a_launch_lines_words(tmp_path: Path) -> None:
+    script = "from omegaconf import OmegaConf\n"
+    script += "c = OmegaConf.merge(OmegaConf.create({'a': {'width': 20}}), OmegaConf.from_cli())\n"
+    script += "width, batch = c.a.width, 8\n" + MODEL + LOOP
+    _, launched = report(tmp_path, script, run_dot_sh="python main.py a.width=90\n").estimates
+    assert launched.parameters == 910
+
+
+@pytest.mark.parametrize(
+    "reading",
+    [
+        "import tomllib\nc = tomllib.load(open('c.toml', 'rb'))\n",
+        "import toml\nc = toml.load('c.toml')\n",
+        "import tomli\nc = tomli.loads(open('c.toml').read())\n",
+    ],
+)
+def test_toml_is_read(tmp_path: Path, reading: str) -> None:
+    script = reading + "width, batch = c['model']['width'], 8\n" + MODEL + LOOP
+    assert estimate(tmp_path, script, c_dot_toml="[model]\nwidth = 20\n").parameters == 210
+
+
+CONFIGURATOR = """
+import sys
+from ast import literal_eval
+for word in sys.argv[1:]:
+    if "=" not in word:
+        exec(open(word).read())
+    else:
+        name, value = word[2:].split("=")
+        globals()[name] = literal_eval(value)
+"""
+
+
+def test_settings_that_are_a_program_are_interpreted(tmp_path: Path) -> None:
+    script = "width, batch = 20, 8\nexec(open('configurator.py').read())\n" + MODEL + LOOP
+    text = "python main.py config/big.py\npython main.py --width=40\n"
+    files = {"configurator_dot_py": CONFIGURATOR, "config__big_dot_py": "width = 300\nbatch = 16\n"}
+    plain, big, wide = report(tmp_path, script, run_dot_sh=text, **files).estimates
+    assert (plain.parameters, big.parameters, wide.parameters) == (210, 3010, 410)
+    place = big.plan["micro_batch"].origin
+    assert place is not None and place.path.endswith("big.py")
+
+
+def test_accelerates_launch_settings_decide_the_precision(tmp_path: Path) -> None:
+    script = """
+import torch
+from torch import nn
+from accelerate import Accelerator
+accelerator = Accelerator()
+model = nn.Linear(64, 10)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model, optimizer = accelerator.prepare(model, optimizer)
+for _ in range(3):
+    accelerator.backward(model(torch.randn(512, 64, device="cuda")).sum())
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+    text = (
+        "accelerate launch --mixed_precision bf16 main.py\naccelerate launch --config_file a.yaml main.py x\n"
+    )
+    answer = report(tmp_path, script, run_dot_sh=text, a_dot_yaml="mixed_precision: fp16\n")
+    found = [estimate.plan["precision"].value for estimate in answer.estimates]
+    assert found == ["float32", "bfloat16 autocast", "float16 autocast"]
+
+
+# --------------------------------------------------------------------------- sources that differ
+
+
+def test_what_another_source_says_is_shown(tmp_path: Path) -> None:
+    script = """
+# torchwise: batch_size=16
+import torch
+from torch import nn
+data = torch.utils.data.TensorDataset(torch.randn(640, 20))
+loader = torch.utils.data.DataLoader(data, batch_size=8, shuffle=True)
+other = torch.utils.data.DataLoader(data, batch_size=4, shuffle=True)
+model = nn.Linear(20, 10).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for (x,) in loader:
+    model(x.cuda()).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+    field = estimate(tmp_path, script).plan["micro_batch"]
+    assert field.value == 8
+    assert field.why == "but 16 in line 2 of main.py, 4 in line 7 of main.py"
+
+
+def test_a_stated_image_size_answers_for_photographs(tmp_path: Path) -> None:
+    script = """
+import torch
+from torch import nn
+from torchvision import datasets, transforms
+data = datasets.ImageFolder("photos", transforms.ToTensor())
+loader = torch.utils.data.DataLoader(data, batch_size=2)
+model = nn.Conv2d(3, 4, 3).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, _ in loader:
+    model(x.cuda()).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+    found = estimate(tmp_path, "# torchwise: image_size=96\n" + script)
+    assert found.plan["image_size"].value == (96, 96)
+    assert any("96 x 96, as line 1 states" in one for one in found.assumptions)

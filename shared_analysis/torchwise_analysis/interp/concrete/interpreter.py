@@ -30,7 +30,7 @@ from torchwise_analysis.interp.concrete.errors import Cancelled, OutOfFuel, Rais
 from torchwise_analysis.interp.concrete.expressions import EXPRESSIONS
 from torchwise_analysis.interp.concrete.library import Library
 from torchwise_analysis.interp.concrete.library.launch import LaunchLine
-from torchwise_analysis.interp.concrete.library.training import FRAMEWORK_TEXTS, bound_arguments
+from torchwise_analysis.interp.concrete.library.training import bound_arguments
 from torchwise_analysis.interp.concrete.loops import Loops
 from torchwise_analysis.interp.concrete.types import Types
 from torchwise_analysis.interp.concrete.values import (
@@ -167,7 +167,7 @@ class Interpreter:
 
     def place(self, node: nodes.Node, frame: Frame) -> None:
         """What follows is asked for by `node`; what a framework's text does, by the program's line before."""
-        if frame.module.name in FRAMEWORK_TEXTS and frame.module.path.startswith("<"):
+        if frame.module.path.startswith("<"):
             return
         self.world.ledger.origin = Origin(frame.module.path, frame.base + node.span.line + 1)
 

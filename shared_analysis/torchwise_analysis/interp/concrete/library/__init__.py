@@ -202,6 +202,8 @@ class Library:
         self.trained: Counted | None = None
         self.unread_model: Unknown | None = None
         self.loaders: list[LoaderMade] = []
+        # what further sources say of a fact of the plan that another one settled
+        self.conflicts: list[tuple[str, object, Origin | None]] = []
         self.changed: set[int] = set()
         self.called: dict[int, weakref.ref[Module]] = {}
         # the whole numbers of the script that a tensor's shape was made of
@@ -424,6 +426,12 @@ class Library:
         """Models that are to be trained, whether or not the trace comes to that."""
         if self.trained is None and any(_has_parameters(module) for module in models):
             self.trained = self._count([module for module in models if _has_parameters(module)])
+
+    def note(self, name: str, value: object, origin: Origin | None) -> None:
+        """A fact of the plan; where another source has said something else before, both are kept."""
+        known = self.met.setdefault(name, (value, origin))
+        if known[0] != value and len(self.conflicts) < MADE_LIMIT:
+            self.conflicts.append((name, value, origin))
 
     def note_loader(self, batch_size: Value, shuffles: bool) -> None:
         """A loader was made, whether or not its batches will be asked for."""

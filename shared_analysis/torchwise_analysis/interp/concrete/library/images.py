@@ -66,6 +66,16 @@ def image_module(it: Interpreter) -> Namespace:
     return Namespace("PIL.Image", members)
 
 
+def photograph(it: Interpreter, name: str, usual: Shape = PHOTOGRAPH) -> Opaque:
+    """An image of data of which nothing says how large it is: as a comment states, else as usual."""
+    if "image_size" in it.stated:
+        value, where = it.stated["image_size"]
+        if isinstance(value, int) and value > 0:
+            it.assume(f"images of {name} are {value} x {value}, as line {where.line} states")
+            return image_of((usual[0], value, value))
+    return image_of(usual, name)
+
+
 def image_of(shape: tuple[int, ...], source: str = "") -> Opaque:
     """An image of (channels, height, width); `source` names the data if the size is only assumed."""
     made = Opaque("image", payload=shape)
@@ -156,7 +166,7 @@ def _first(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
 def _imread(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
     flags = args[1] if len(args) > 1 else keywords.get("flags", 1)
     shape = (1, *PHOTOGRAPH[1:]) if flags == 0 else PHOTOGRAPH
-    return as_tensor(it, image_of(shape, "the data"), "uint8", channels_last=True)
+    return as_tensor(it, photograph(it, "the data", shape), "uint8", channels_last=True)
 
 
 def _array_of(it: Interpreter, array: Value, height: Value, width: Value) -> Value:
@@ -230,7 +240,7 @@ def as_tensor(it: Interpreter, image: Opaque, dtype: str, channels_last: bool = 
 
 
 def _open(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
-    return image_of(PHOTOGRAPH, "the data")
+    return photograph(it, "the data")
 
 
 def _new(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:

@@ -72,8 +72,6 @@ TRAINER_MODULES = frozenset(
 )
 TRAINER = "transformers.trainer"
 
-FRAMEWORK_TEXTS = frozenset({*ROOTS.values(), TRAINER, "torch.distributions"})
-
 _SUBMODULES = frozenset(
     {
         "pytorch",
@@ -318,7 +316,7 @@ def _mark(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
 def _met(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
     name, value = args
     if not isinstance(value, (Unknown, Symbol)) and value is not None:
-        it.library.met.setdefault(text.text_of(it, name), (value, _place_of(it, value)))
+        it.library.note(text.text_of(it, name), value, _place_of(it, value))
     return None
 
 
@@ -530,7 +528,6 @@ def _configured(it: Interpreter, args: list[Value], keywords: Keywords) -> Value
 
 
 __all__ = [
-    "FRAMEWORK_TEXTS",
     "ROOTS",
     "TRAINER_MODULES",
     "bound_arguments",

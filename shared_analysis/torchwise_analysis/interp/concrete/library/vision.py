@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from torchwise_analysis.interp.concrete import operators
-from torchwise_analysis.interp.concrete.library.images import as_tensor, image_of, source_of
+from torchwise_analysis.interp.concrete.library.images import as_tensor, image_of, photograph, source_of
 from torchwise_analysis.interp.concrete.values import (
     MISSING,
     BoundMethod,
@@ -328,7 +328,7 @@ def _is_callable(value: Value) -> bool:
 def _image_sample(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
     receiver = cast(Instance, args[0])
     name, shape = _image_facts(receiver)
-    image: Value = image_of(_ASSUMED_SIZE if shape is None else shape, name if shape is None else "")
+    image: Value = photograph(it, name, _ASSUMED_SIZE) if shape is None else image_of(shape)
     label: Value = Symbol("a class number")
     change, relabel = receiver.attributes.get("transform"), receiver.attributes.get("target_transform")
     if change is not None and not isinstance(change, Unknown):
