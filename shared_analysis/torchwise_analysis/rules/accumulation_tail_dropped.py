@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from torchwise_analysis.findings import Evidence, Fix, Place, Safety, Severity
 from torchwise_analysis.fixes import SourceFile
-from torchwise_analysis.interp.abstract.events import Backward, Clear, Event, Guard, Step
+from torchwise_analysis.interp.abstract.events import Backward, Clear, Event, Guard, LoopEntered, Step
 from torchwise_analysis.interp.abstract.loops import LoopKind, LoopPath
 from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.rules._frames import call_beside
@@ -430,11 +430,12 @@ def _wiping(trace: Trace, window: _Window) -> Clear | None:
             for atom in clear.before
         ):
             return clear
-    is_of_epoch = "epoch" in window.step.scene.function.lower()
-    if not is_of_epoch or any(not turn.loop.is_call for turn in window.loops[:-1]):
+    entered = _entered(trace, window)
+    is_of_epoch = entered is not None and "epoch" in entered.scene.function.lower()
+    if entered is None or not is_of_epoch or any(not turn.loop.is_call for turn in window.loops[:-1]):
         return None
     # A function for one epoch: its next call clears what this one left, or nothing ever applies it.
-    frame = window.step.scene.frame
+    frame = entered.scene.frame
     own = [c for c in outside if frame in (c.scene.frame, *(caller.frame for caller in c.calls))]
     return next((clear for clear in own if clear.order < window.backward.order), None)
 
@@ -480,6 +481,23 @@ def _chain(window: _Window) -> list[Evidence]:
     return [*links, *step(window.step.place, f"{name} steps on full windows only")]
 
 
+def _entered(trace: Trace, window: _Window) -> LoopEntered | None:
+    """Where the loop over the batches began."""
+    entered = trace.at(LoopEntered, (window.loops[-1].loop.place,), window.step.order)
+    return entered[-1] if entered else None
+
+
+def _site(trace: Trace, window: _Window) -> Place:
+    """The test, or the call that makes it in the function that loops over the batches."""
+    loop = window.loops[-1].loop.place
+    guard = window.guard.place
+    if guard.path == loop.path and guard.span.line >= loop.span.line:
+        return guard
+    entered = _entered(trace, window)
+    depth = len(window.step.calls) if entered is None else len(entered.calls)
+    return window.step.calls[depth].place if depth < len(window.step.calls) else guard
+
+
 def _hit(
     trace: Trace,
     window: _Window,
@@ -489,7 +507,7 @@ def _hit(
 ) -> Hit:
     beliefs = 1 + int(window.step.optimizer.id in trace.escaped)
     return Hit(
-        window.guard.place,
+        _site(trace, window),
         Severity.WARNING,
         grade(beliefs),
         message,

@@ -62,6 +62,7 @@ RULE = Rule(
         "a later backward uses what was kept (policy gradients, chunks concatenated for one loss), "
         "here, in a sibling method or in the caller",
         "the container is emptied inside the loop, or drops old elements (`deque(maxlen=...)`)",
+        "the loop sets the sum back to a constant",
         "the value goes to a caller or a call that cannot be seen, and nothing shows that its graph is "
         "done with",
     ),
@@ -93,6 +94,29 @@ RULE = Rule(
         ),
     ),
     examples=(
+        Example(
+            "A running sum that the loop sets back for each window",
+            """
+import torch
+from torch import nn
+
+model = nn.Linear(12, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def train(loader, window):
+    running = 0
+    for i, (x, y) in enumerate(loader):
+        loss = nn.functional.cross_entropy(model(x), y) / window
+        running += loss
+        loss.backward()
+        if (i + 1) % window == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+            print(running.item())
+            running = 0
+""",
+        ),
         Example(
             "Twenty losses of a test are few",
             """
@@ -335,6 +359,8 @@ def detect(trace: Trace) -> Iterator[Hit]:
             continue
         if store.holder is not None and store.holder.id in trace.emptied:
             continue
+        if _is_reset(store):
+            continue
         over_each = [[b for b in runs.get(p, ()) if not b.create_graph] for p in sorted(store.passes)]
         is_freed = all(over_each)
         backwards = [backward for over_one in over_each for backward in over_one]
@@ -354,6 +380,14 @@ def detect(trace: Trace) -> Iterator[Hit]:
             frozenset(("pass", p) for p in store.passes),
             _Found(store, _is_scalar(trace, store)),
         )
+
+
+def _is_reset(store: Store) -> bool:
+    """Does the loop that adds up set the sum back to a constant now and then?"""
+    if store.how != "chain" or not store.loops:
+        return False
+    name = store.name if store.holder is None else f"self.{store.name}"
+    return name in store.loops[-1].loop.resets
 
 
 def _backwards_by_pass(trace: Trace) -> dict[int, list[Backward]]:

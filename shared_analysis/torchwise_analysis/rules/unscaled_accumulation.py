@@ -126,6 +126,43 @@ RULE = Rule(
     ),
     examples=(
         Example(
+            "Losses weighted by their tokens, gradients divided by all of them",
+            """
+import torch
+from torch import nn
+
+model = nn.Linear(12, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def scale_gradients(parameters, factor):
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    by_device = {}
+    for gradient in gradients:
+        by_device.setdefault(gradient.device, []).append(gradient)
+    for group in by_device.values():
+        torch._foreach_mul_(group, factor)
+
+
+def train(loader, window):
+    for i, (x, y) in enumerate(loader):
+        nn.functional.cross_entropy(model(x), y).backward()
+        if (i + 1) % window == 0:
+            scale_gradients(model.parameters(), 1 / window)
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def train_weighted(loader, window):
+    for i, (x, y) in enumerate(loader):
+        loss = nn.functional.cross_entropy(model(x), y) * (y != 0).sum()
+        loss.backward()
+        if (i + 1) % window == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+""",
+        ),
+        Example(
             "An early continue, a loss in one expression, Adam",
             """
 import torch
@@ -376,11 +413,12 @@ def detect(trace: Trace) -> Iterator[Hit]:
     runs: dict[Place, list[Backward]] = {}
     for backward in trace.backwards:
         runs.setdefault(backward.place, []).append(backward)
+    divided = {one.place for one in trace.steps if any(atom.divided for atom in one.before)}
     for one in trace.steps:
-        if one.via == "closure":
+        if one.via == "closure" or one.place in divided:
             continue
         for atom in one.before:
-            if atom.applied or atom.divided:
+            if atom.applied:
                 continue
             for place, count in sorted(atom.sites, key=lambda site: (site[0].path, site[0].span)):
                 backwards = [b for b in runs.get(place, ()) if b.order < one.order]

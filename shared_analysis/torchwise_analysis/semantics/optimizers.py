@@ -308,6 +308,17 @@ def scaler_other(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
     return va.UNKNOWN
 
 
+@function("torch._foreach_mul_", "torch._foreach_div_")
+def scale_all(m: Machine, call: Call) -> va.Value:
+    """Lists of gradients are scaled; whose they are is seldom seen."""
+    known = first_known(call.first() or va.UNKNOWN)
+    roots = known.roots if isinstance(known, va.Parameters) else None
+    for optimizer in m.reached_optimizers(roots):
+        changed = frozenset(replace(a, divided=True) for a in m.gradients(optimizer))
+        m.state.set(("grad", optimizer.id), changed)
+    return va.NONE
+
+
 # --------------------------------------------------------------------------- apex
 
 

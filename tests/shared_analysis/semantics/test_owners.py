@@ -188,3 +188,35 @@ def test_where_a_graph_is_lost_is_remembered() -> None:
     assert [cut.how for cut in trace.of(GraphCut)] == ["argmax"]
     loss = trace.backwards[0].loss
     assert loss is not None and loss.cut is not None and loss.cut.how == "argmax" and not loss.passes
+
+
+OWN_STEP = """
+import torch
+from torch import nn
+
+
+class Careful(torch.optim.Optimizer):
+    def __init__(self, parameters):
+        super().__init__(parameters, {{}})
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.data.add_(p.grad, alpha=-0.1)
+
+
+model = nn.Linear(12, 4)
+optimizer = Careful(model.parameters())
+for x, y in loader:
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(model(x), y).backward()
+    optimizer.step({argument})
+"""
+
+
+@pytest.mark.parametrize("argument", ["", "lambda: model(x).sum()"])
+def test_an_optimizer_of_the_project_steps(argument: str) -> None:
+    trace = run(lower_text("train.py", OWN_STEP.format(argument=argument)), Project(()))
+    assert trace.silence.failed == ()
+    assert {s.optimizer.name for s in trace.steps} == {"optimizer"}
+    assert all(any(atom.sites for atom in s.before) for s in trace.steps)

@@ -51,6 +51,11 @@ _LOADER_NAMES = frozenset(
 )
 
 
+# What several kinds of things have: alone it does not tell a module from an optimizer.
+_STATE = frozenset(["state_dict", "load_state_dict"])
+_WITH_STATE = (Kind.OPTIMIZER, Kind.SCHEDULER, Kind.SCALER)
+
+
 def by_use(uses: frozenset[str]) -> Kind | None:
     """From the attributes that a function takes of its argument."""
     if uses & {"unscale_", "get_scale"} or {"scale", "update"} <= uses:
@@ -119,9 +124,10 @@ def by_annotation(name: str) -> Kind | None:
 def guess(name: str, uses: frozenset[str]) -> tuple[Kind, Origin]:
     """Use first, then the name; an object of unknown kind otherwise."""
     kind = by_use(uses)
-    if kind is not None:
+    named = by_name(name)
+    if kind is not None and not (named in _WITH_STATE and uses & _STATE and uses <= _STATE | {"step"}):
         return kind, Origin.USED
-    kind = by_name(name)
+    kind = named
     if kind is not None:
         return kind, Origin.NAMED
     if "zero_grad" in uses:

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import TypeAlias, cast
 
-from torchwise_analysis.interp.abstract import calls, conditions, iteration
+from torchwise_analysis.interp.abstract import beliefs, calls, conditions, iteration, unknowns
 from torchwise_analysis.interp.abstract import events as ev
 from torchwise_analysis.interp.abstract import values as va
 from torchwise_analysis.interp.abstract.join import join_values
@@ -510,7 +510,9 @@ def _operate_tensor(m: Machine, op: str, left: va.Value, right: va.Value, node: 
     if op == "@" or (
         is_data and op in ("*", "/") and isinstance(other, va.Obj) and not _scalar_like(m, other)
     ):
-        return replace(tensor, activation=None, sources=sources, shape=None)
+        return replace(
+            tensor, activation=None, sources=sources, shape=None, reduction=_weighted(op, tensor.reduction)
+        )
     factors = tensor.factors
     if op in ("*", "/") and (op == "*" or tensor is left):
         number = other.value if isinstance(other, va.Const) else None
@@ -552,7 +554,7 @@ def _operate_tensors(m: Machine, op: str, left: va.Tensor, right: va.Tensor) -> 
         reduction = _common_reduction(left.reduction, right.reduction)
     else:
         lead = left if left.passes or not right.passes else right
-        factors, reduction = lead.factors, lead.reduction
+        factors, reduction = lead.factors, _weighted(op, lead.reduction)
         if op == "/" and lead is left and not right.passes:
             factors = (
                 factors | {va.Factor("/", None, None, lead.evidence.place)} if lead.evidence else factors
@@ -573,6 +575,11 @@ def _operate_tensors(m: Machine, op: str, left: va.Tensor, right: va.Tensor) -> 
         left.taint | right.taint,
         left.dead | right.dead | (_dead_terms(left, right) if op in ("+", "-") else frozenset()),
     )
+
+
+def _weighted(op: str, reduction: str | None) -> str | None:
+    """A mean times a number of the data, such as how many tokens it is the mean of, is a sum."""
+    return "sum" if op == "*" and reduction == "mean" else reduction
 
 
 def _dead_terms(left: va.Tensor, right: va.Tensor) -> frozenset[va.Cut]:
@@ -708,7 +715,7 @@ def assign_name(
     for state in _states_in(m, value):
         m.emit(ev.StateDictKept, node, state=state, name=name)
     if isinstance(value, va.Unknown) and value.symbol is None and not value.varies:
-        value = _identified(m, value, name, node)
+        value = _by_use(m, value, name, node) or _identified(m, value, name, node)
     if isinstance(value, va.Obj) and not value.name and value.kind not in (va.Kind.OPAQUE,):
         value = _named(m, value, name)
     m.bind(name, value)
@@ -721,6 +728,35 @@ def _states_in(m: Machine, value: va.Value) -> list[va.StateDict]:
     if not isinstance(value, va.Obj) or value.kind not in (va.Kind.DICT, va.Kind.TUPLE):
         return []
     return [v for v in (*m.entries(value).values(), *m.items(value)) if isinstance(v, va.StateDict)]
+
+
+def _by_use(m: Machine, value: va.Unknown, name: str, node: nd.Node) -> va.Obj | None:
+    """What an unseen call gave, when the function uses it as an optimizer, a module or the like."""
+    if value.taint or not isinstance(node, nd.Assign) or m.forward is not None:
+        return None
+    uses = m.frames[-1].facts.uses.get(name, frozenset[str]())
+    if beliefs.by_use(uses) is None:
+        return None
+    return _believed(m, *beliefs.guess(name, uses), name, node)
+
+
+def _by_name(m: Machine, value: va.Unknown, name: str, node: nd.Node) -> va.Obj | None:
+    """What an unseen call gave, when it is kept under a conventional name."""
+    is_result = value.symbol is None or "@" in value.symbol
+    if value.taint or value.varies or not is_result or m.forward is not None:
+        return None
+    kind = beliefs.by_name(name)
+    return None if kind is None else _believed(m, kind, va.Origin.NAMED, name, node)
+
+
+def _believed(m: Machine, kind: va.Kind, origin: va.Origin, name: str, node: nd.Node) -> va.Obj:
+    """The same thing each time that the statement runs."""
+    key = ("result", m.file, m.place(node), name)
+    found = m.arguments.get(key)
+    if found is None:
+        found = m.arguments[key] = unknowns.believed(m, kind, origin, name, node)
+    assert isinstance(found, va.Obj)
+    return m.objects.get(found.id, found)
 
 
 def _identified(m: Machine, value: va.Unknown, name: str, node: nd.Node) -> va.Unknown:
@@ -770,6 +806,8 @@ def set_attribute(
         m.library.kept_attribute(m, receiver, name, value, node)
     if isinstance(value, va.StateDict):
         m.emit(ev.StateDictKept, node, state=value, name=name)
+    if isinstance(value, va.Unknown) and receiver.kind in (va.Kind.INSTANCE, va.Kind.MODULE):
+        value = _by_name(m, value, name, node) or value
     if isinstance(value, va.Obj) and not value.name and value.kind is not va.Kind.OPAQUE:
         value = _named(m, value, name)
     names = cast("tuple[str, ...]", m.state.get(("names", receiver.id), ()))

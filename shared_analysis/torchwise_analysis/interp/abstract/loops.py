@@ -36,7 +36,7 @@ class Loop:
     source: id of the loader or object it walks over. has_inner: another loop runs inside it.
     window: its body tests a counter, so iterations are counted exactly with a witness.
     repeats: its turns are alike but for what they draw. draws: `next` is called in it.
-    carried: names of what one turn hands on to the next.
+    carried: names of what one turn hands on to the next. resets: names that its body sets to a constant.
     """
 
     place: Place
@@ -49,6 +49,7 @@ class Loop:
     repeats: bool = False
     draws: bool = False
     carried: frozenset[str] = frozenset()
+    resets: frozenset[str] = frozenset()
 
     @property
     def is_call(self) -> bool:

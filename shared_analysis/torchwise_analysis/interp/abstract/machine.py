@@ -526,6 +526,7 @@ class Machine:
                     bool(facts and facts.repeats),
                     bool(facts and facts.draws),
                     facts.carried if facts else frozenset(),
+                    facts.resets if facts else frozenset(),
                 )
         return found
 

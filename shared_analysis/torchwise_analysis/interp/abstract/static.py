@@ -38,6 +38,7 @@ class LoopFacts:
 
     repeats: turns are alike, their number is only compared. draws: `next` is called.
     carried: what one turn hands on to the next (`seen += len(x)`), and what is computed from that.
+    resets: what the body sets back to a constant (`running = 0`), in inner loops aside.
     """
 
     window: bool
@@ -45,6 +46,7 @@ class LoopFacts:
     repeats: bool
     draws: bool
     carried: frozenset[str]
+    resets: frozenset[str]
 
 
 def children(node: nd.Node) -> list[nd.Node]:
@@ -292,7 +294,20 @@ def loop_facts(loop: nd.For | nd.While) -> LoopFacts:
         elif isinstance(node, nd.Binary) and node.op == "%" and id(node) not in tests:
             window = window or not counters.isdisjoint(names_in(node.left))
     repeats = isinstance(loop, nd.For) and isinstance(loop.target, nd.Name) and _repeats(loop, loop.target.id)
-    return LoopFacts(window, has_inner, repeats, draws, _carried(loop))
+    return LoopFacts(window, has_inner, repeats, draws, _carried(loop), _resets(loop))
+
+
+def _resets(loop: nd.For | nd.While) -> frozenset[str]:
+    """Names that the body, inner loops aside, sets to a constant."""
+    found: set[str] = set()
+    todo: list[nd.Node] = list(loop.body)
+    while todo:
+        node = todo.pop()
+        if isinstance(node, nd.Assign) and isinstance(node.value, nd.Constant):
+            found.update(name for target in node.targets for name in _bound_names(target))
+        elif not isinstance(node, (nd.For, nd.While, nd.FunctionDef, nd.ClassDef)):
+            todo.extend(children(node))
+    return frozenset(found)
 
 
 def _carried(loop: nd.For | nd.While) -> frozenset[str]:
