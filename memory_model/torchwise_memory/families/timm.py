@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from torchwise_memory.families import convnets, torchvision
+from torchwise_memory.families import convnets, timm_networks, torchvision
 from torchwise_memory.families.convnets import (
     Maker,
     efficientnet,
@@ -43,7 +43,7 @@ _EFFICIENT = {
 
 
 def _makers() -> dict[str, Maker]:
-    made = {name: torchvision.MODELS[name] for name in _SAME}
+    made = {name: torchvision.MODELS[name] for name in _SAME} | dict(timm_networks.MODELS)
     for size, (width, depth) in _EFFICIENT.items():
         made[f"efficientnet_{size}"] = efficientnet(efficientnet_rows(width, depth), 0.0, drop=0.0)
     for size in "sml":
@@ -75,10 +75,18 @@ IMAGES: Mapping[str, int] = MappingProxyType(
         "efficientnetv2_m": 384,
         "efficientnetv2_l": 384,
         "inception_v3": 299,
+        "swinv2_tiny_window8_256": 256,
+        "swinv2_small_window8_256": 256,
+        "swinv2_base_window8_256": 256,
+        "resnetv2_50x1_bit": 448,
+        "resnetv2_50x3_bit": 448,
+        "resnetv2_101x1_bit": 448,
+        "resnetv2_101x3_bit": 448,
     }
 )
 
 
 def plain(name: str) -> str:
-    """Without the mark of weights that came from TensorFlow ("tf_efficientnet_b0_ns"); sizes are the same."""
+    """Without the mark of how weights came about ("tf_efficientnet_b0_ns", "resnetv2_50x1_bitm")."""
+    name = re.sub(r"_bitm(_in21k)?$", "_bit", name)
     return re.sub(r"_(ns|ap|aa|in21k|in21ft1k)$", "", name.removeprefix("tf_"))

@@ -147,7 +147,7 @@ class ShiftedWindowAttention(Module):
         x = method(w, "view", x, batch, rows, n, columns, n, channels)
         x = method(w, "reshape", method(w, "permute", x, 0, 1, 3, 2, 4, 5), -1, n * n, channels)
         windows = x.shape[0]
-        qkv = self.run(w, "qkv", x)
+        qkv = self.project(w, x)
         qkv = method(w, "reshape", qkv, windows, n * n, 3, self.heads, size)
         qkv = method(w, "permute", qkv, 2, 0, 3, 1, 4)
         q, k, v = (method(w, "__getitem__", qkv, index) for index in range(3))
@@ -172,6 +172,9 @@ class ShiftedWindowAttention(Module):
             x = torch_function(w, "torch.roll", x, (shift, shift), (1, 2))
         cut = (slice(None), slice(None, height), slice(None, width), slice(None))
         return method(w, "contiguous", method(w, "__getitem__", x, cut))
+
+    def project(self, w: World, x: Any) -> Any:
+        return self.run(w, "qkv", x)
 
     def scores(self, w: World, q: Any, k: Any) -> tuple[Any, Any]:
         """The products, and what the caller's name for the queries holds from here on."""
@@ -220,10 +223,17 @@ class SwinBlock(Module):
     native_name = "torchvision.models.swin_transformer.SwinTransformerBlock"
 
     def build(
-        self, w: World, width: int, heads: int, window: int, shift: int, drop: float, second: bool
+        self,
+        w: World,
+        width: int,
+        heads: int,
+        window: int,
+        shift: int,
+        drop: float,
+        kind: type[ShiftedWindowAttention],
     ) -> SwinBlock:
-        self.drop, self.second = drop, second
-        attention = ShiftedWindowAttentionV2() if second else ShiftedWindowAttention()
+        self.drop, self.second = drop, issubclass(kind, ShiftedWindowAttentionV2)
+        attention = kind()
         attention.build(w, width, heads, window, shift)
         self.children.update(
             norm1=layer_norm(w, width, 1e-5),
@@ -268,14 +278,16 @@ def merged_pixels(w: World, x: Any) -> Any:
     return torch_function(w, "torch.cat", parts, -1)
 
 
-def _swin(
+def swin(
     depths: tuple[int, ...],
     width: int,
     heads: tuple[int, ...],
     drop: float,
     window: int = 7,
-    second: bool = False,
+    kind: type[ShiftedWindowAttention] = ShiftedWindowAttention,
 ) -> Maker:
+    second = issubclass(kind, ShiftedWindowAttentionV2)
+
     def make(w: World, num_classes: int) -> Module:
         features: list[Module] = [
             sequence(
@@ -289,7 +301,7 @@ def _swin(
             for index in range(count):
                 share = drop * done / (sum(depths) - 1)
                 shift = window // 2 if index % 2 else 0
-                blocks.append(SwinBlock().build(w, here, number, window, shift, share, second))
+                blocks.append(SwinBlock().build(w, here, number, window, shift, share, kind))
                 done += 1
             features.append(sequence(*blocks))
             if stage + 1 < len(depths):
@@ -323,11 +335,11 @@ MODELS: Mapping[str, Maker] = MappingProxyType(
         "vit_l_16": _vit(16, 24, 16, 1024, 4096),
         "vit_l_32": _vit(32, 24, 16, 1024, 4096),
         "vit_h_14": _vit(14, 32, 16, 1280, 5120),
-        "swin_t": _swin(*_T, 0.2),
-        "swin_s": _swin(*_S, 0.3),
-        "swin_b": _swin(*_B, 0.5),
-        "swin_v2_t": _swin(*_T, 0.2, 8, True),
-        "swin_v2_s": _swin(*_S, 0.3, 8, True),
-        "swin_v2_b": _swin(*_B, 0.5, 8, True),
+        "swin_t": swin(*_T, 0.2),
+        "swin_s": swin(*_S, 0.3),
+        "swin_b": swin(*_B, 0.5),
+        "swin_v2_t": swin(*_T, 0.2, 8, ShiftedWindowAttentionV2),
+        "swin_v2_s": swin(*_S, 0.3, 8, ShiftedWindowAttentionV2),
+        "swin_v2_b": swin(*_B, 0.5, 8, ShiftedWindowAttentionV2),
     }
 )

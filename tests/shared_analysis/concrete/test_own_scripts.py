@@ -1,8 +1,8 @@
 """Scripts of kinds that the reference tables lack, against a real PyTorch on fake tensors: at most 3 % off.
 
 The real run is on the CPU (`device` is replaced), so scripts avoid what only CUDA kernels do: no autocast, no
-dropout, attention written out, `foreach` optimizers named. Births and deaths of storages are recorded as PyTorch
-makes them, in blocks of 512 bytes; cuBLAS workspaces, which a CPU does not have, are left out of ours.
+dropout, attention written out, `foreach` optimizers named. Births and deaths of storages are recorded as
+PyTorch makes them, in blocks of 512 bytes; cuBLAS workspaces, which a CPU does not have, are not counted.
 """
 
 from __future__ import annotations
@@ -102,12 +102,12 @@ def measured(script: str) -> tuple[int, int]:
     try:
         with FakeTensorMode(allow_non_fake_inputs=True), watch:
             # the scripts beside this file, nothing of a user's
-            exec(compile(before, "own", "exec"), names)  # noqa: S102
+            exec(compile(before, "own", "exec"), names)
             step = compile("if True:" + loop, "own", "exec")
             for number in range(3):
                 if number == 2:
                     watch.peak = watch.alive
-                exec(step, names)  # noqa: S102
+                exec(step, names)
     finally:
         gc.enable()
     count = sum(parameter.numel() for parameter in names["model"].parameters())
