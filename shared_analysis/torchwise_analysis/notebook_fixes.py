@@ -141,7 +141,7 @@ def _edited(notebook: Notebook, cell: NotebookCell, source: str, edits: Sequence
         start = offset(span.line - cell.line, span.column)
         end = offset(span.end_line - cell.line, span.end_column)
         text = text[:start] + edit.text + text[end:]
-    return text if text[:-1] == source or source.endswith(("\n", "\r")) else text.removesuffix("\n")
+    return text if source.endswith(("\n", "\r")) else text.removesuffix("\n")
 
 
 def _start(span: Span) -> tuple[int, int]:
