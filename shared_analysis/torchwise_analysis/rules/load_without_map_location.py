@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from torchwise_analysis.findings import Confidence, Edit, Evidence, Fix, Place, Safety, Severity
 from torchwise_analysis.fixes import SourceFile, expression_at, insert_at
-from torchwise_analysis.interp.abstract.events import Event, Loaded, WeightsLoaded
+from torchwise_analysis.interp.abstract.events import Event, Guard, Loaded, WeightsLoaded
 from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.interp.abstract.values import Unknown, alternatives
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
@@ -179,13 +179,19 @@ def detect(trace: Trace) -> Iterator[Hit]:
     for load in loads:
         if load.arguments.open or load.arguments.get("map_location", 1) is not None:
             continue
-        if any(guard.kind in ("rank", "none", "handler") for guard in load.scene.guards):
+        if any(_chooses_ranks(guard) for guard in load.scene.guards):
             continue
         filled = last.get(load.scene.entry.place)
         filled = filled if filled is not None and filled.order > load.order else None
         group = next((pair for pair in several if _is_beside(pair[0], load)), None)
         if filled is not None and group is not None:
             yield _hit(load, filled, group)
+
+
+def _chooses_ranks(guard: Guard) -> bool:
+    """A test of the rank, or of a device that may not be given (`args.gpu is None`)."""
+    about_device = any(word in (guard.symbol or "") for word in ("gpu", "device", "rank", "dist"))
+    return guard.kind in ("rank", "handler") or (guard.kind in ("none", "flag") and about_device)
 
 
 def _is_filled(event: WeightsLoaded) -> bool:

@@ -261,6 +261,8 @@ class Library:
         if isinstance(receiver, va.Obj) and receiver.kind is va.Kind.MODULE:
             modules.set_part(m, receiver, "[]", value, node, "item")
         m.touch(receiver, node)
+        if isinstance(receiver, va.Tensor):
+            tensors.write(m, node, receiver, value)
         return isinstance(receiver, (va.Tensor, va.Parameters))
 
     def sliced(self, m: Machine, receiver: va.Obj, node: nd.Node) -> va.Obj | None:
@@ -595,6 +597,9 @@ def _third_party(m: Machine, call: Call, root: str) -> va.Value:
     if root in _HARMLESS:
         if last in _REPORTS:
             tensors.report(m, values, call.node, "log")
+        if root == "math":
+            for tensor in found:
+                tensors.host_read(m, tensor, call.node, "float()")
         if root == "numpy" and found:
             for tensor in found:
                 tensors.host_read(m, tensor, call.node, "numpy")
@@ -817,8 +822,9 @@ def _data_method(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
         return tensors.split_data(m, obj, call.node)
     if name in ("size", "dim", "numel", "item", "tolist", "get_world_size", "nelement"):
         ranked = frozenset(["rank"]) if name == "get_world_size" else frozenset[str]()
+        taint = ranked | (tensors.size_taint(call) if "options" not in obj.traits else frozenset())
         return va.unknown(
-            f"{obj.symbol}.{name}()" if obj.symbol else None, taint=ranked, varies=_on_data(m, obj)
+            f"{obj.symbol}.{name}()" if obj.symbol else None, taint=taint, varies=_on_data(m, obj)
         )
     if name == "items":
         pair = m.sequence((va.unknown(None), m.child(obj, "[]")), None, va.Kind.TUPLE)

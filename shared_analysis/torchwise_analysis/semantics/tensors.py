@@ -238,8 +238,6 @@ SHARD = "shard:"  # and the id of a loader that gives each rank a part: what a n
 
 def shards(m: Machine, value: va.Tensor) -> frozenset[str]:
     """The taint of numbers read from this tensor, where it comes from a part of the data only."""
-    if True in m.recording():
-        return frozenset()
     return frozenset(f"{SHARD}{one}" for one in value.sources if _is_sharded(m, one))
 
 
@@ -306,6 +304,24 @@ def activate(
         passes=value.passes if recording else frozenset(),
         evidence=va.Link(where, f"{name} applied here", value.evidence),
     )
+
+
+def write(m: Machine, node: nd.Node, receiver: va.Tensor, value: va.Value) -> None:
+    """`counts[0] += x`: what holds the tensor holds one that comes from where `x` comes from too."""
+    from torchwise_analysis.interp.abstract import expressions
+
+    targets = (
+        (node.target,)
+        if isinstance(node, nd.AugAssign)
+        else node.targets
+        if isinstance(node, nd.Assign)
+        else ()
+    )
+    target = targets[0] if len(targets) == 1 else None
+    holder = target.value if isinstance(target, nd.Subscript) else None
+    sources = frozenset(s for t in m.tensors(value) for s in t.sources) - receiver.sources
+    if sources and isinstance(holder, nd.Name) and m.lookup(holder.id) is receiver:
+        expressions.assign(m, holder, replace(receiver, sources=receiver.sources | sources), node)
 
 
 def rebind(m: Machine, node: nd.Node, value: va.Value) -> None:
@@ -385,7 +401,7 @@ def call_method(m: Machine, value: va.Tensor, call: Call) -> va.Value:
             _picked(m, value, call, 0)
         return replace(cut(m, value, node, name, activation=None, shape=None), taint=_chosen(value, name))
     if name in _FACTS:
-        return va.unknown(None, taint=_size_taint(call))
+        return va.unknown(None, taint=size_taint(call))
     if name in ("to", "cuda", "type", "half", "float", "double", "bfloat16"):
         return _moved(m, value, call)
     if name in (
@@ -444,7 +460,7 @@ def _picked(m: Machine, value: va.Tensor, call: Call, position: int) -> None:
         m.emit(ev.ActivationCall, call.node, name="argmax", input=value, dim=dim, dim_given=given)
 
 
-def _size_taint(call: Call) -> frozenset[str]:
+def size_taint(call: Call) -> frozenset[str]:
     """`x.size()` is a shape, `x.size(0)` how many rows there are: the samples of a batch, by convention."""
     if call.name != "size":
         return frozenset()
