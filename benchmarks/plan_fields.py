@@ -48,12 +48,13 @@ class Row:
 
 def main() -> None:
     options = _options()
-    rows = [_ours(path, shown, options.site_packages) for path, shown in _scripts(options)]
-    _report("torchwise", rows)
-    for row in rows:
+    rows: list[Row] = []
+    for path, shown in _scripts(options):
+        rows.append(row := _ours(path, shown, options.site_packages))
         missing = [name for name in CENTRAL if name not in row.values]
-        if missing:
-            print(f"  {row.script}: no {', '.join(missing)}; {row.why[:110]}")
+        said = "estimated" if row.is_estimated else f"no estimate: {row.why[:110]}"
+        print(f"{shown}  {row.seconds:.1f} s  {said}{'; no ' if missing else ''}{', '.join(missing)}", flush=True)
+    _report("torchwise", rows)
     if options.against:
         theirs = [_theirs(path, shown, options.against) for path, shown in _scripts(options)]
         _report("torch-preflight", theirs)

@@ -88,6 +88,7 @@ class ShardedUnit:
         """Makes the unit whole; nothing when it is."""
         if self.is_whole:
             return
+        self._follow(w)
         self.is_whole = True
         flat = self._flat(w, "all_gather", self.wholes) if self.sharding.copies_out else None
         for whole, parameter in zip(self.wholes, self.parameters, strict=True):
@@ -96,6 +97,17 @@ class ShardedUnit:
             )
             set_data(parameter, whole)
         del flat
+
+    def _follow(self, w: World) -> None:
+        """Shards that were moved (`to_empty` of a model made on meta) take their wholes along."""
+        for number, parameter in enumerate(self.parameters):
+            if parameter.storage is self.shards[number].storage:
+                continue
+            whole = self.wholes[number]
+            self.shards[number] = Tensor(parameter.shape, parameter.dtype, parameter.storage)
+            if whole.device != parameter.device:
+                self.wholes[number] = w.new(whole.shape, whole.dtype, "all-gathered parameter", parameter.device)
+                self.wholes[number].storage.release()
 
     def release(self) -> None:
         """Back to shards. Saved tensors keep pointing at the whole storages, which backward fills again."""

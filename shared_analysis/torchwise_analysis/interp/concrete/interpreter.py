@@ -117,8 +117,10 @@ class Interpreter:
         self.send_value: Value = None
         # how many enclosing `try` statements are ready for a missing package
         self.import_guards = 0
-        # how many enclosing `try` statements have handlers
-        self.try_depth = 0
+        # the enclosing `try` statements, each with its frame
+        self.tries: list[tuple[nodes.Try, Frame]] = []
+        # how many modules are being made
+        self.making = 0
         # whether statements that cannot be followed are passed over, and how many were
         self.recovers = False
         self.passed_over = 0
@@ -557,6 +559,7 @@ class Interpreter:
         """`__init__` of a module; one that cannot be followed leaves its class's name for the plan."""
         origin = self.origin()
         done = False
+        self.making += 1
         try:
             if isinstance(initialize, Function) and cls.find("__keeps_arguments__") is True:
                 self._initialize_keeping(made, initialize, args, keywords)
@@ -564,6 +567,7 @@ class Interpreter:
                 self.call(initialize, [made, *args], keywords)
             done = True
         finally:
+            self.making -= 1
             # the outermost module that fails is noted last
             if not done and not cls.tag:
                 self.library.failed_model = (cls.name, origin)

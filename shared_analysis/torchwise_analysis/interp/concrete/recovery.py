@@ -23,18 +23,29 @@ if TYPE_CHECKING:
 _SIGNALS = frozenset({"SystemExit", "KeyboardInterrupt", "GeneratorExit"})
 # As many failures say all there is to say.
 MAX_FAILURES = 200
+# So deep do programs call before they recurse.
+SHALLOW = 8
 
 
 def may_pass_over(it: Interpreter, frame: Frame, failure: Exception) -> bool:
     """Whether the run goes on behind the statement of `frame` that ended with `failure`."""
-    if it.module_depth or frame.module.is_library or it.passed_over >= MAX_FAILURES:
+    if it.module_depth or it.making or frame.module.is_library or it.passed_over >= MAX_FAILURES:
         return False
     if isinstance(failure, Raised):
         name = failure.value.cls.name
         if name == "StopIteration" and _steps_by_itself(frame):
             return False
-        return not it.try_depth and name not in _SIGNALS
+        if name == "RecursionError" and it.depth > SHALLOW:
+            return False  # the outermost call is passed over, not each of them
+        return name not in _SIGNALS and not _is_awaited(it, failure)
     return isinstance(failure, (Stopped, RuntimeStop)) and not isinstance(failure, OutOfFuel)
+
+
+def _is_awaited(it: Interpreter, failure: Raised) -> bool:
+    """Whether an enclosing `try` of the program handles an exception."""
+    from torchwise_analysis.interp.concrete.statements import matching_handler
+
+    return any(matching_handler(it, node, failure.value, frame) is not None for node, frame in it.tries)
 
 
 def _steps_by_itself(frame: Frame) -> bool:

@@ -451,13 +451,13 @@ def _try_body(it: Interpreter, node: nodes.Try, frame: Frame) -> Outcome:
     base, handled = frame.base, len(it.handled)
     guards = any(_catches_imports(handler) for handler in node.handlers)
     it.import_guards += guards
-    it.try_depth += bool(node.handlers)
+    it.tries.append((node, frame))
     try:
         try:
             outcome = run_block(it, node.body, frame)
         finally:
             it.import_guards -= guards
-            it.try_depth -= bool(node.handlers)
+            it.tries.pop()
     except Raised as raised:
         frame.base = base
         handler = matching_handler(it, node, raised.value, frame)
