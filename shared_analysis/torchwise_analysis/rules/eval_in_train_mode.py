@@ -16,10 +16,11 @@ from torchwise_analysis.fixes import (
 from torchwise_analysis.interp.abstract.events import Forward, LoopEntered
 from torchwise_analysis.interp.abstract.loops import Loop, LoopKind
 from torchwise_analysis.interp.abstract.trace import Trace
-from torchwise_analysis.interp.abstract.values import Const, Kind, Obj, Origin
+from torchwise_analysis.interp.abstract.values import Obj, Origin
 from torchwise_analysis.policy import weaker
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
-from torchwise_analysis.rules._reading import MODE_LAYERS, called, distinct, grade, step
+from torchwise_analysis.rules._modes import depends_on_mode, mode_layers
+from torchwise_analysis.rules._reading import called, distinct, grade, step
 from torchwise_analysis.source import nodes
 from torchwise_analysis.source.nodes import Span
 
@@ -284,7 +285,7 @@ def detect(trace: Trace) -> Iterator[Hit]:
             continue
         if forward.eval_parts:
             continue  # its parts were switched one by one
-        layers = _mode_layers(trace, forward.module)
+        layers = mode_layers(trace, forward.module)
         if trained:
             if loop.place in training_loops or walked.get(loop.place) in training_data:
                 continue
@@ -312,33 +313,6 @@ def _evaluation_loop(forward: Forward) -> Loop | None:
 
 def _is_built_in_view(trace: Trace, module: Obj) -> bool:
     return module.origin is Origin.BUILT and not trace.escaped & set(trace.lineage(module.id))
-
-
-def _mode_layers(trace: Trace, module: Obj) -> bool | None:
-    """Does its output depend on the mode? None when not all of its parts are known."""
-    whole = (module, *trace.parts(module.id))
-    if any(_depends_on_mode(part) for part in whole):
-        return True
-    return False if all(_is_known(part) for part in whole) else None
-
-
-def _depends_on_mode(part: Obj) -> bool:
-    last = part.type_name.rpartition(".")[2]
-    if any(name in last for name in MODE_LAYERS):
-        rate = part.arguments.get("p", 0)
-        return not (isinstance(rate, Const) and rate.value == 0)
-    if last.startswith("Transformer") and part.type_name.startswith("torch."):
-        return True  # its default is a dropout of 0.1
-    rate = part.arguments.get("dropout")
-    return rate is not None and not (isinstance(rate, Const) and rate.value == 0)
-
-
-def _is_known(part: Obj) -> bool:
-    if part.kind is Kind.PARAMETER:
-        return True
-    if part.origin is not Origin.BUILT:
-        return False
-    return not part.cls.open_bases if part.cls is not None else part.type_name.startswith("torch.")
 
 
 def _hit(trace: Trace, forward: Forward, loop: Loop, has_layers: bool) -> Hit:
@@ -374,7 +348,7 @@ def _chain(trace: Trace, forward: Forward) -> Iterator[Evidence]:
         yield from step(place, "train mode is set here")
     if not places:
         yield from step(forward.module.place, "made here, in train mode, and never switched")
-    part = next((p for p in trace.parts(forward.module.id) if _depends_on_mode(p)), None)
+    part = next((p for p in trace.parts(forward.module.id) if depends_on_mode(trace, p)), None)
     if part is not None:
         yield from step(part.place, f"`{part.type_name.rpartition('.')[2]}` depends on the mode")
     yield from step(forward.place, "this forward of the evaluation runs in train mode")

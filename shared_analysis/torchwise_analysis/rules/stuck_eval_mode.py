@@ -13,8 +13,10 @@ from torchwise_analysis.fixes import (
 )
 from torchwise_analysis.interp.abstract.events import Forward, ModeChange
 from torchwise_analysis.interp.abstract.trace import Trace
+from torchwise_analysis.interp.abstract.values import Obj
 from torchwise_analysis.policy import weaker
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
+from torchwise_analysis.rules._modes import mode_layers
 from torchwise_analysis.rules._reading import MODE_LAYERS, called, distinct, doubt, grade, known_by, step
 from torchwise_analysis.source import nodes
 
@@ -113,6 +115,9 @@ RULE = Rule(
         "mode (frozen batch-norm)",
         "the model trains in eval mode from the start and is never evaluated between: fine-tuning of "
         "that kind is deliberate",
+        "no layer of the model depends on the mode, as far as all its parts are known, or only batch-norm "
+        "that is frozen",
+        "no optimizer owns the model: the loss only runs through it",
         "a framework switches modes around its hooks",
     ),
     grading=(
@@ -140,6 +145,98 @@ RULE = Rule(
         Reference("ermongroup/ncsn#2: Model in eval forever", "https://github.com/ermongroup/ncsn/issues/2"),
     ),
     examples=(
+        Example(
+            "A model that has no layer with a mode, and a loss that runs through a fixed network",
+            """
+import torch
+from torch import nn
+
+model = nn.Sequential(nn.Linear(12, 32), nn.ReLU(), nn.Linear(32, 12))
+features = nn.Sequential(nn.Linear(12, 8), nn.BatchNorm1d(8))
+features.eval()
+optimizer = torch.optim.Adam(model.parameters())
+
+
+def evaluate(loader):
+    model.eval()
+    with torch.no_grad():
+        print(sum((features(model(x)) - features(y)).abs().mean().item() for x, y in loader))
+
+
+def train(loader, held_out):
+    for epoch in range(10):
+        for x, y in loader:
+            optimizer.zero_grad()
+            (features(model(x)) - features(y)).pow(2).mean().backward()
+            optimizer.step()
+        features.eval()
+        evaluate(held_out)
+""",
+        ),
+        Example(
+            "A head on a frozen body, whose batch-norm is best left in eval mode",
+            """
+import torch
+from torch import nn
+
+model = nn.Sequential(nn.Linear(12, 32), nn.BatchNorm1d(32))
+for parameter in model.parameters():
+    parameter.requires_grad = False
+model.fc = nn.Linear(32, 4)
+optimizer = torch.optim.Adam(model.parameters())
+
+
+@torch.no_grad()
+def evaluate(loader):
+    model.eval()
+    return sum((model(x).argmax(1) == y).sum().item() for x, y in loader)
+
+
+def train(loader, held_out):
+    for epoch in range(10):
+        for x, y in loader:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        print(evaluate(held_out))
+""",
+        ),
+        Example(
+            "Dropout that a class of the project switches by its mode",
+            """
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(12, 4)
+
+    def forward(self, x):
+        return self.layer(nn.functional.dropout(x, 0.2, training=self.training))
+
+
+model = Net()
+optimizer = torch.optim.Adam(model.parameters())
+
+
+def evaluate(loader):
+    model.eval()
+    ^^^^^^^^^^^^ stuck-eval-mode error certain
+    with torch.no_grad():
+        return sum((model(x).argmax(1) == y).sum().item() for x, y in loader)
+
+
+def train(loader, held_out):
+    for epoch in range(10):
+        for x, y in loader:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        print(evaluate(held_out))
+""",
+        ),
         Example(
             "A method evaluates and leaves",
             """
@@ -285,15 +382,42 @@ def detect(trace: Trace) -> Iterator[Hit]:
             between = evaluated.get((forward.module.id, place))
             # an eval() before all training chooses the mode of the run (`if args.eval: ... else: ...`)
             begun = trained_before.get(forward.module.id, forward.order)
-            if between is not None or any(begun < at < forward.order for at in switched.get(place, ())):
+            again = any(begun < at < forward.order for at in switched.get(place, ()))
+            if (between is not None or again) and not _is_harmless(trace, forward):
                 yield _hit(trace, forward, place, between)
         if any(mode.name != "eval" for mode in forward.modes):
             trained_before.setdefault(forward.module.id, forward.order)
 
 
+def _is_harmless(trace: Trace, forward: Forward) -> bool:
+    """Has the module no layer with a mode, or only batch-norm that is frozen and best left in eval mode?
+
+    Or does no optimizer own it, so that the loss only runs through it?
+    """
+    if mode_layers(trace, forward.module) is False or not _is_owned(trace, forward.module):
+        return True
+    layers = [p for p in trace.parts(forward.module.id) if any(n in p.type_name for n in MODE_LAYERS)]
+    return bool(layers) and all("Norm" in p.type_name and _is_frozen(trace, p) for p in layers)
+
+
+def _is_owned(trace: Trace, module: Obj) -> bool:
+    """May an optimizer that steps own it, or a part of it?"""
+    lineage = set(trace.lineage(module.id))
+    for one in trace.stepped:
+        owned = trace.owns.get(one)
+        if owned is None or owned & lineage or any(module.id in trace.lineage(root) for root in owned):
+            return True
+    return False
+
+
+def _is_frozen(trace: Trace, part: Obj) -> bool:
+    facts = (trace.facts.get(("frozen", oid)) for oid in trace.lineage(part.id))
+    return next((fact for fact in facts if fact is not None), None) == frozenset([True])
+
+
 def _hit(trace: Trace, forward: Forward, place: Place, between: Forward | None) -> Hit:
     name = called(forward.module, "the model")
-    has_layers = trace.has_layer(forward.module.id, *MODE_LAYERS)
+    has_layers = bool(mode_layers(trace, forward.module))
     return Hit(
         place,
         Severity.ERROR,
