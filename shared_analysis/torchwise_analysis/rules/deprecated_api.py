@@ -66,7 +66,7 @@ RULE = Rule(
     name="deprecated-api",
     category=Category.API,
     severity=Severity.HINT,
-    claim="A name or an argument is used that PyTorch warns about and will take away.",
+    claim="A name or an argument is used that PyTorch or torchvision warns about and will take away.",
     cost=(
         "Today a warning, which hides others among hundreds of lines; after the release that takes it away a "
         "run that does not start. Some have done nothing for years: `volatile=True` no longer switches "
@@ -86,7 +86,8 @@ RULE = Rule(
     ),
     fix=(
         "The new name where the rename is exact (`torch.amp`, `reduction=`, `clip_grad_norm_`, initialisers "
-        "with an underscore): safe, the values are equal. Else advice."
+        "with an underscore): safe, the values are equal. `weights=` for torchvision's `pretrained=`: unsafe, "
+        "for it is not executed in our tests. Else advice."
     ),
     references=(
         Reference("torch.amp", "https://docs.pytorch.org/docs/stable/amp.html"),
@@ -203,6 +204,42 @@ def train(loader):
 """,
         ),
         Example(
+            "Weights of torchvision by their name",
+            """
+import torch
+from torch import nn
+from torchvision import models
+
+net = models.resnet18(pretrained=True)
+      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ deprecated-api hint likely
+net.fc = nn.Linear(512, 4)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+
+def train(loader):
+    for x, y in loader:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(net(x), y).backward()
+        optimizer.step()
+""",
+            fixed="""
+import torch
+from torch import nn
+from torchvision import models
+
+net = models.resnet18(weights="IMAGENET1K_V1")
+net.fc = nn.Linear(512, 4)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+
+def train(loader):
+    for x, y in loader:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(net(x), y).backward()
+        optimizer.step()
+""",
+        ),
+        Example(
             "Variables: the first of a file speaks for all",
             """
 import torch
@@ -307,6 +344,7 @@ class _Use(NamedTuple):
     kind: str
     once: bool = False
     detail: str = ""
+    library: str = "torch"
 
 
 def detect(trace: Trace) -> Iterator[Hit]:
@@ -323,8 +361,8 @@ def detect(trace: Trace) -> Iterator[Hit]:
             Severity.HINT,
             confidence,
             f"{use.what} is deprecated: {use.instead}."
-            + doubt((is_unsure, "which release of torch runs is not known")),
-            (Evidence(use.place, f"PyTorch warns about it since {'.'.join(map(str, use.since))}"),),
+            + doubt((is_unsure, f"which release of {use.library} runs is not known")),
+            (Evidence(use.place, f"{use.library} warns about it since {'.'.join(map(str, use.since))}"),),
             frozenset({("softmax", use.place), ("checkpoint", use.place)}),
             use,
         )
@@ -334,7 +372,7 @@ def _confidence(trace: Trace, use: _Use) -> Confidence | None:
     """How sure it is that this warns; None where it does not, or where a release may lack what is new."""
     if use.since <= _LONG_AGO:
         return Confidence.CERTAIN
-    known = trace.releases("torch")
+    known = trace.releases(use.library)
     if known is None or (known.low is None and known.high is None):
         return Confidence.LIKELY
     if known.surely_from(use.since):
@@ -393,9 +431,43 @@ def _of_name(call: ApiCall) -> Iterator[_Use]:
     elif name == "torch.set_default_tensor_type":
         instead = "use `torch.set_default_dtype` and `torch.set_default_device`"
         yield _Use(call, call.place, f"`{name}`", (2, 1), instead, "default type", True)
+    elif name.startswith("torchvision.models.") and call.arguments.get("pretrained") is not None:
+        flag = call.arguments.get("pretrained")
+        new = _weights(name.rpartition(".")[2], flag.value if isinstance(flag, Const) else None)
+        instead = f"say `weights={new}`" if new else "say `weights=`, which names them"
+        yield _Use(
+            call,
+            call.place,
+            "`pretrained`",
+            (0, 13),
+            instead,
+            "weights",
+            detail=new or "",
+            library="torchvision",
+        )
     elif name.startswith("functorch."):
         instead = f"it is in `torch.func` as `{name.rpartition('.')[2]}`"
         yield _Use(call, call.place, f"`{name}`", (2, 0), instead, "functorch", True)
+
+
+# Builders whose old weights were IMAGENET1K_V1. [torchvision `handle_legacy_interface`]
+_FIRST_WEIGHTS = (
+    "resnet",
+    "vgg",
+    "densenet",
+    "alexnet",
+    "wide_resnet",
+    "resnext",
+    "mobilenet_v2",
+    "squeezenet",
+)
+
+
+def _weights(builder: str, flag: object) -> str | None:
+    """What `pretrained=flag` is called now, where it is exactly that."""
+    if flag is False:
+        return "None"
+    return '"IMAGENET1K_V1"' if flag is True and builder.startswith(_FIRST_WEIGHTS) else None
 
 
 def _of_reduction(loss: LossCall) -> Iterator[_Use]:
@@ -427,7 +499,8 @@ def fixes(hit: Hit, file: SourceFile) -> Iterator[Fix]:
     call = expression_at(file.module, use.place.span) if use.place.path == file.path else None
     edits = _edits(file, use, call) if isinstance(call, nodes.Call) else ()
     title = "Use the new name" if edits else f"{use.instead[0].upper()}{use.instead[1:]}"
-    yield Fix(title, Safety.SAFE if edits else Safety.ADVICE, edits)
+    exact = Safety.UNSAFE if use.kind == "weights" else Safety.SAFE  # torchvision's are not run in the tests
+    yield Fix(title, exact if edits else Safety.ADVICE, edits)
 
 
 def _edits(file: SourceFile, use: _Use, call: nodes.Call) -> tuple[Edit, ...]:
@@ -439,7 +512,10 @@ def _edits(file: SourceFile, use: _Use, call: nodes.Call) -> tuple[Edit, ...]:
     if use.kind == "amp":
         return _renamed(file, use, call, shift)
     if use.kind == "reduction":
-        return _reduced(file, use, call, shift)
+        name, _, wanted = use.detail.partition(":")
+        return _reworded(file, call, shift, name, f'reduction="{wanted}"') if wanted else ()
+    if use.kind == "weights" and use.detail:
+        return _reworded(file, call, shift, "pretrained", f"weights={use.detail}")
     return ()
 
 
@@ -467,10 +543,10 @@ def _renamed(file: SourceFile, use: _Use, call: nodes.Call, shift: int) -> tuple
     return tuple(edits) if new_import is None else (new_import, *edits)
 
 
-def _reduced(file: SourceFile, use: _Use, call: nodes.Call, shift: int) -> tuple[Edit, ...]:
-    name, _, wanted = use.detail.partition(":")
+def _reworded(file: SourceFile, call: nodes.Call, shift: int, name: str, new: str) -> tuple[Edit, ...]:
+    """The keyword argument `name` in other words."""
     given = next((k for k in call.keywords if k.name == name), None)
-    if given is None or not wanted or any(k.name == "reduction" for k in call.keywords):
+    if given is None or any(k.name == new.partition("=")[0] for k in call.keywords):
         return ()
     span = given.value.span.shifted(shift)
     before = file.line(span.line)[: span.column]
@@ -478,4 +554,4 @@ def _reduced(file: SourceFile, use: _Use, call: nodes.Call, shift: int) -> tuple
     if start < 0 or before[start + len(name) :].strip() != "=":
         return ()
     whole = nodes.Span(span.line, start, span.end_line, span.end_column)
-    return (Edit(Place(file.path, whole), f'reduction="{wanted}"'),)
+    return (Edit(Place(file.path, whole), new),)
