@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from torchwise_memory import presets
+from torchwise_memory.allocator import AllocatorSettings
 from torchwise_memory.families.configs import decoder_shape, is_decoder
 from torchwise_memory.families.decoder import DecoderShape, Style
 from torchwise_memory.families.projections import Adapter, Projections, Quantised
@@ -65,14 +66,30 @@ def job_of(workload: Workload, options: Options, card: Gpu | None) -> tuple[Job,
     if facts.is_image:
         job = _image_job(workload, facts, choices)
     else:
-        config = workload.config or presets.find(_required(workload.model, "model")).config
+        config = workload.config or _config_of(_required(workload.model, "model"))
         if is_decoder(config):
             job = _decoder_job(workload, facts, decoder_shape(config), choices)
         elif config.get("model_type") in SEQ2SEQ:
             job = _seq2seq_job(workload, facts, config, choices)
         else:
             job = _encoder_job(workload, facts, config, choices)
+    if workload.allocator:
+        job = replace(job, allocator=AllocatorSettings.parse(workload.allocator))
     return job, tuple(choices.made)
+
+
+def _config_of(name: str) -> Mapping[str, Any]:
+    """Of a preset, else of a checkpoint that a family knows. Raises LookupError."""
+    from torchwise_memory.families import FAMILIES
+
+    try:
+        return presets.find(name).config
+    except LookupError:
+        short = name.strip().rpartition("/")[2].lower()
+        for family in FAMILIES.values():
+            if short in family.checkpoints:
+                return {"model_type": family.model_type, **family.checkpoints[short]}
+        raise
 
 
 def has_family(config: Mapping[str, Any]) -> bool:
@@ -160,6 +177,9 @@ def _decoder_job(workload: Workload, facts: _Facts, shape: DecoderShape, choices
     shape = _divided(shape, tensor)
     if pipeline > 1:
         shape = replace(shape, layers=-(-shape.layers // pipeline))
+    if shape.experts:
+        # each process keeps its experts; as many tokens come from the others as go to them
+        shape = replace(shape, experts=-(-shape.experts // _degree(workload, "EP")))
     style = _style(workload, facts, choices, training)
     peft = _adapter(workload, facts, shape, choices)
     quantised = _quantised(workload.quantisation)
@@ -205,7 +225,7 @@ def _decoder_job(workload: Workload, facts: _Facts, shape: DecoderShape, choices
         job = replace(job, trainable=is_saved)
     if peft is not None and style.checkpointing != "none":
         job = replace(job, input_gradients=True)
-    job = replace(job, update=_update(workload, facts, peft is not None))
+    job = replace(job, update=_update(workload, facts, peft is not None, shape.hidden))
     keeps = (workload.accumulation or 1) > 1 or facts.torch_version < (2, 0)
     if keeps and not job.update.in_backward:
         # before 2.0 `zero_grad` filled gradients with zeros
@@ -216,6 +236,11 @@ def _decoder_job(workload: Workload, facts: _Facts, shape: DecoderShape, choices
 def _by_bitsandbytes(workload: Workload, library: str) -> bool:
     text = (workload.quantisation or "").lower()
     return "gptq" not in text and "awq" not in text and "torchao" not in text and library != "torchtune"
+
+
+def _degree(workload: Workload, kind: str) -> int:
+    found = re.search(rf"\b{kind}\s*(\d+)", workload.parallelism)
+    return int(found[1]) if found else 1
 
 
 def _divisions(workload: Workload) -> tuple[int, int, int]:
@@ -265,6 +290,9 @@ def _style(workload: Workload, facts: _Facts, choices: _Choices, training: bool)
         sentence = f"the attention implementation is not stated: {old} assumed"
         attention = str(choices.pick("attention", old, ("sdpa" if old == "eager" else "eager",), sentence))
     checkpointing = _checkpointing(workload, choices) if training else "none"
+    if workload.compiled:
+        sentence = "torch.compile is taken to fuse what is elementwise and to keep what products need"
+        choices.pick("compiled", True, (), sentence)
     expand = library in ("litgpt", "torchtune", "torchtitan") or (
         "flash" not in text and facts.year < 2025.4 and library == "transformers"
     )
@@ -398,7 +426,7 @@ def _quantised(text: str | None) -> Quantised | None:
     raise Unsupported(f"quantisation {text!r}", "this way of storing weights is not known")
 
 
-def _update(workload: Workload, facts: _Facts, adapters: bool) -> Update:
+def _update(workload: Workload, facts: _Facts, adapters: bool, hidden: int = 0) -> Update:
     text = (workload.optimizer or "AdamW").lower()
     fused = "fused" in text and "backward" not in text
     options: dict[str, Any] = {"lr": 1e-4}
@@ -408,6 +436,17 @@ def _update(workload: Workload, facts: _Facts, adapters: bool) -> Update:
         "on_host": on_host,
         "gradients_on_host": "gradients" in workload.offload,
     }
+    if "galore" in text:
+        # states live in a subspace of `rank` rows: two moments and the projector, against whole matrices
+        rank = int(found[1]) if (found := re.search(r"rank\s*(\d+)", text)) else 128
+        share = min(1.0, 3 * rank / max(hidden, 1))
+        return Update("torch.optim.AdamW", options, state_bytes=2 * facts.weights.itemsize * share, **common)
+    if "lbfgs" in text:
+        # two vectors a step of the history (100 by default), the direction and the last gradient
+        history = int(found[1]) if (found := re.search(r"history\D*(\d+)", text)) else 100
+        return Update(
+            "torch.optim.SGD", options, state_bytes=(2 * history + 2) * facts.weights.itemsize, **common
+        )
     if "muon" in text:
         return Update("torch.optim.SGD", {**options, "momentum": 0.9}, **common)
     if "sgd" in text:
@@ -495,11 +534,12 @@ def _zero_job(workload: Workload, facts: _Facts, job: Job) -> Job:
             static_bytes=0,
         )
     bucket = 2 * ZERO_BUCKET * weights.itemsize
+    first = "zero-1" in text or "zero1" in text or "stage 1" in text
     return replace(
         job,
         weights=weights if job.frozen is False else job.weights,
         autocast=None,
-        zero=2,
+        zero=1 if first else 2,
         zero_on_host=on_host,
         processes=workload.gpus,
         static_bytes=min(bucket, _model_bytes(job)),
@@ -537,13 +577,17 @@ def _inference_job(
     )
     if workload.attention and ("eager" in workload.attention or "flash" in workload.attention):
         prompt = length if length > 3000 and "generat" not in workload.assumption else prompt
+    beams = workload.beams or 1
+    window = subject.shape.window
+    held = min(length, window) if window else length
     cache_bytes = 1.0 if "int8 kv" in (workload.quantisation or "").lower() else float(facts.weights.itemsize)
     return replace(
         job,
         subject=replace(
             subject,
+            batch=subject.batch * beams,
             tokens=max(1, prompt),
-            cached=length,
+            cached=held,
             cache_bytes=cache_bytes,
             loss=False,
             last_only=facts.library not in ("transformers",) or facts.year > 2024.9,

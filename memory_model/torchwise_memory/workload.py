@@ -36,6 +36,7 @@ class Workload:
 
     config: fields of a `config.json`, in place of a known model. task: "train", "generate", "inference" or
     "load". parallel: "none", "DDP", "FSDP", "ZeRO", or words that contain them. metric: the one asked for.
+    allocator: the value of `PYTORCH_CUDA_ALLOC_CONF`.
     """
 
     model: str | None = None
@@ -69,6 +70,8 @@ class Workload:
     metric: str | None = None
     assumption: str = ""
     new_tokens: int | None = None
+    beams: int | None = None
+    allocator: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +143,8 @@ def read(row: Mapping[str, Any]) -> Workload:
         metric=_text(row, "metric_asked"),
         assumption=_text(row, "assumption") or "",
         new_tokens=_integer(row, "new_tokens"),
+        beams=_integer(row, "num_beams"),
+        allocator=_text(row, "alloc_conf") or "",
     )
 
 

@@ -215,3 +215,81 @@ def test_a_model_has_a_family_exactly_if_its_job_is_answered() -> None:
     for kind, preset in one_of_each.items():
         answer = run(Workload(model=preset.name, task="load"))
         assert (answer.peak.allocated is not None) == has_family(preset.config), kind
+
+
+@pytest.mark.parametrize(
+    ("more", "less"),
+    [
+        ({"parallelism": "ZeRO-1"}, {"parallelism": "ZeRO-2"}),
+        ({"parallelism": "ZeRO-2"}, {"parallelism": "ZeRO-3"}),
+        ({"parallelism": "ZeRO-2"}, {"parallelism": "ZeRO-2", "offload": "optimizer to CPU"}),
+    ],
+)
+def test_each_stage_of_zero_holds_less(more: dict[str, Any], less: dict[str, Any]) -> None:
+    base = replace(BASE, gpus=8, parallel="ZeRO", micro_batch=1, seq_len=16)
+    assert simulated(replace(base, **less)).allocated < simulated(replace(base, **more)).allocated
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "below"),
+    [("GaLore AdamW rank 16", "AdamW fused"), ("Lion", "AdamW fused"), ("Adafactor", "Lion")],
+)
+def test_optimizers_are_ordered_by_their_states(optimizer: str, below: str) -> None:
+    sizes = [simulated(replace(BASE, optimizer=each, micro_batch=1)).allocated for each in (optimizer, below)]
+    assert sizes[0] < sizes[1]
+
+
+def test_lbfgs_keeps_two_vectors_a_step_of_its_history() -> None:
+    short, long = (simulated(replace(BASE, weights="fp32", optimizer=f"LBFGS history {n}")) for n in (10, 20))
+    assert long.optimizer - short.optimizer == pytest.approx(20 * 4 * long.parameters, rel=0.01)
+
+
+def test_beams_and_length_grow_the_cache_and_a_window_ends_it() -> None:
+    base = replace(BASE, task="generate", seq_len=1024)
+    one, four = (simulated(replace(base, beams=n)).allocated for n in (1, 4))
+    assert four > one
+    windowed = {**SMALL, "model_type": "mistral", "sliding_window": 256}
+    assert simulated(replace(base, config=windowed)).allocated < one
+
+
+def test_experts_are_divided_between_processes() -> None:
+    mixture = {**SMALL, "model_type": "mixtral", "num_local_experts": 8}
+    whole = simulated(replace(BASE, config=mixture))
+    part = simulated(replace(BASE, config=mixture, gpus=4, parallel="FSDP", parallelism="FSDP2 4 + EP 4"))
+    assert part.weights < whole.weights / 4
+
+
+@pytest.mark.parametrize("kind", ["t5", "bart"])
+def test_encoder_decoders_run_their_whole_depth(kind: str) -> None:
+    sizes = {
+        "t5": {"d_model": 64, "d_ff": 128, "num_layers": 2, "num_heads": 4, "d_kv": 16, "vocab_size": 500},
+        "bart": {"d_model": 64, "encoder_layers": 2, "decoder_layers": 2, "vocab_size": 500},
+    }[kind]
+    answered = run(replace(BASE, config={"model_type": kind, **sizes}))
+    assert answered.peak.allocated is not None and answered.parameters
+
+
+def test_a_checkpoint_that_a_family_knows_needs_no_preset() -> None:
+    answered = run(Workload(model="openai/whisper-tiny", weights="fp32", optimizer="AdamW", micro_batch=1))
+    assert answered.parameters == pytest.approx(37_760_640, rel=0.001)
+
+
+def test_what_must_fit_lies_between_live_bytes_and_nothing_given_back() -> None:
+    answered = run(BASE, calibrated=False)
+    assert answered.peak.allocated is not None and answered.peak.reserved is not None
+    assert answered.peak.allocated.point <= answered.needed[0] <= answered.peak.reserved.high
+
+
+def test_the_options_of_the_allocator_change_what_is_reserved() -> None:
+    plain, expandable = (
+        run(replace(BASE, micro_batch=24, seq_len=1000, allocator=text), calibrated=False).peak.reserved
+        for text in ("", "expandable_segments:True")
+    )
+    assert plain is not None and expandable is not None
+    assert expandable.high < plain.high
+
+
+def test_readings_that_disagree_about_a_card_make_it_borderline() -> None:
+    row = {"task": "train", "assumption": "length 128 each", "attention": "eager", "weights_dtype": "fp32"}
+    job = read({**row, "model": "t5-large", "micro_batch": 20, "gpu": "TITAN RTX", "optimizer": "AdamW"})
+    assert run(job).verdict is Verdict.BORDERLINE
