@@ -449,6 +449,7 @@ def call_method(m: Machine, value: va.Tensor, call: Call) -> va.Value:
     shape = value.shape if name in ("masked_fill", "masked_fill_") else None
     shape = ("batch", None, None) if name == "bmm" else shape
     out = replace(out, activation=None, shape=shape, taint=out.taint | m.taint(*call.arguments))
+    out = _turned(out, name)
     if name.endswith("_") and not name.endswith("__"):
         rebind(m, node, out)
     return out
@@ -828,6 +829,12 @@ def _sizes(m: Machine, call: Call) -> tuple[int | str | None, ...] | None:
     return tuple(sizes) if sizes and None not in sizes else None
 
 
+def _turned(value: va.Tensor, name: str) -> va.Tensor:
+    """A loss whose sign or fraction is turned is no longer better when it is lower."""
+    is_turned = name.rstrip("_") in ("neg", "negative", "reciprocal", "sub", "subtract", "rsub")
+    return replace(value, taint=value.taint - {"loss", "hits"}) if is_turned else value
+
+
 def _shape_of(last: str, call: Call, value: va.Tensor | None) -> tuple[int | str | None, ...] | None:
     """What the name alone tells of a result's shape. [torch.bmm: (batch, n, p)]"""
     if last in ("bmm", "baddbmm"):
@@ -881,7 +888,7 @@ def torch_function(m: Machine, call: Call) -> va.Value:
                 if out.activation and out.activation.name == "softmax"
                 else va.Activation("log", m.place(call.node))
             )
-        return replace(out, activation=kept, shape=_shape_of(last, call, out))
+        return _turned(replace(out, activation=kept, shape=_shape_of(last, call, out)), last)
     sources = m.sources_of(call.arguments)
     pass_ = m.forward[1] if m.forward is not None and True in m.passes[m.forward[1]].forward.grad else None
     if pass_ is not None and last not in _CREATING:
