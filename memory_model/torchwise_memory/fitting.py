@@ -5,7 +5,7 @@ Every answer comes from running the changed description again; nothing is added 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
@@ -193,21 +193,36 @@ def largest_batch(workload: Workload, card: Gpu) -> int | None:
 
 def smallest_number(workload: Workload, card: Gpu) -> int | None:
     """How many such cards hold the job when it is sharded over them: a power of two, None where none does."""
-    count = 1
-    while count <= MAX_GPUS:
-        changed = workload
-        if count > 1:
-            sharded = "FSDP full shard (per transformer block)"
-            changed = replace(workload, gpus=count, parallel="FSDP", parallelism=sharded)
-        else:
-            changed = replace(workload, gpus=1, parallel="none", parallelism="")
-        peak = live_bytes(changed, card)
-        if peak is None:
-            return None
-        if _fits(peak, card, changed):
-            return count
-        count *= 2
-    return None
+    return smallest_numbers(workload, (card,))[0]
+
+
+def smallest_numbers(workload: Workload, cards: Sequence[Gpu]) -> list[int | None]:
+    """`smallest_number` of each card; cards that choose the same kernels share their runs."""
+    peaks: dict[tuple[int, int | None], int | None] = {}
+
+    def number(card: Gpu) -> int | None:
+        count = 1
+        while count <= MAX_GPUS:
+            changed = sharded(workload, count)
+            if (count, card.sm) not in peaks:
+                peaks[count, card.sm] = live_bytes(changed, card)
+            peak = peaks[count, card.sm]
+            if peak is None:
+                return None
+            if _fits(peak, card, changed):
+                return count
+            count *= 2
+        return None
+
+    return [number(card) for card in cards]
+
+
+def sharded(workload: Workload, count: int) -> Workload:
+    """The job over so many cards by FSDP, on one card whole."""
+    if count == 1:
+        return replace(workload, gpus=1, parallel="none", parallelism="")
+    words = "FSDP full shard (per transformer block)"
+    return replace(workload, gpus=count, parallel="FSDP", parallelism=words)
 
 
 def fitting_cards(answer: Answer, workload: Workload, limit: int = 5) -> tuple[Gpu, ...]:

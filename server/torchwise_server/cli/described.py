@@ -186,8 +186,7 @@ def _remedies(workload: Workload, card: Gpu) -> tuple[Remedy, ...]:
         )
     count = fitting.smallest_number(workload, card) if workload.task == "train" else None
     if count is not None and count > workload.gpus:
-        sharded = replace(workload, gpus=count, parallel="FSDP", parallelism="FSDP full shard")
-        peak = fitting.live_bytes(sharded, card) or base
+        peak = fitting.live_bytes(fitting.sharded(workload, count), card) or base
         change = f"shard over {count} such cards (--gpus {count} --parallel fsdp)"
         found.append(Remedy(change, base - peak, peak, "the smallest number, a power of two, that holds it"))
     return tuple(found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 
 from torchwise_memory.hardware import Gpu, Instance
@@ -13,20 +14,24 @@ from torchwise_server.reporters.words import size
 
 _DESCRIPTION = """\
 List the GPUs that estimates know, with the memory that PyTorch sees (less than the data sheet says), or
-show which one a name means. Names are found in every usual spelling."""
+show which one a name means. Names are found in every usual spelling. With --for, say how many of each card
+hold the training of a model that is sharded over them (FSDP)."""
 
 _EPILOG = """\
 examples:
   torchwise gpus
   torchwise gpus "Tesla T4" "A100-SXM4-80GB" g5.xlarge
   torchwise gpus --instances
+  torchwise gpus --for llama-3-8b --seq-len 4096 --checkpointing rtx-4090 h100
   torchwise gpus --format json"""
 
 
 def run(words: list[str]) -> int:
     """Print the table."""
     options = parser().parse(words)
-    if options.instances:
+    if options.model:
+        _print_numbers(options)
+    elif options.instances:
         _print_instances(options.format)
     else:
         _print_gpus(_chosen(options.names), options.format)
@@ -38,6 +43,13 @@ def parser() -> Parser:
     parser = Parser("gpus", _DESCRIPTION, _EPILOG)
     parser.add_argument("names", nargs="*", metavar="NAME", help="show only the cards that these names mean")
     parser.add_argument("--instances", action="store_true", help="list cloud machines instead")
+    job = parser.add_argument_group("the smallest number of cards")
+    job.add_argument("--for", dest="model", metavar="MODEL", help="a model of `estimate --model list`")
+    job.add_argument("--batch-size", type=int, metavar="N", help="of each card; default: 1")
+    job.add_argument("--seq-len", type=int, metavar="N", help="tokens a sample")
+    job.add_argument("--precision", default="bf16", help="bf16, fp32, amp-bf16; default: bf16")
+    job.add_argument("--optimizer", default="AdamW", metavar="NAME", help="default: AdamW")
+    job.add_argument("--checkpointing", action="store_true", help="recompute activations")
     parser.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
     return parser
 
@@ -73,6 +85,54 @@ def _print_gpus(gpus: tuple[Gpu, ...], form: str) -> None:
     if not all(gpu.total_seen for gpu in gpus):
         note = "\ninferred: from the data sheet and like cards; no report of a device was seen"
         console.print(Text(note, style="dim"))
+
+
+#: What is listed where no card is named.
+_USUAL = (
+    "t4", "rtx-3090", "rtx-4090", "a10g", "l4", "l40s", "a100-40gb", "a100-80gb", "h100-80gb", "h200", "b200",
+)  # fmt: skip
+
+
+def _print_numbers(options: argparse.Namespace) -> None:
+    from torchwise_memory.fitting import live_bytes, sharded, smallest_numbers
+    from torchwise_memory.workload import Workload
+
+    for name in ("batch_size", "seq_len"):
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            raise UsageError(f"--{name.replace('_', '-')} {value}: expected a number of at least 1")
+    half = options.precision.removeprefix("amp-")
+    mixed = options.precision != half
+    job = Workload(
+        model=options.model,
+        micro_batch=options.batch_size or 1,
+        seq_len=options.seq_len,
+        weights="fp32" if mixed else half,
+        autocast=half if mixed else "none",
+        optimizer=options.optimizer,
+        checkpointing="true" if options.checkpointing else "false",
+        framework="transformers",
+    )
+    if live_bytes(job) is None:
+        raise UsageError(f"no estimate for {options.model!r}; `torchwise estimate --model list` shows all")
+    cards = _chosen(options.names or list(_USUAL))
+    rows = [
+        (card, count, None if count is None else live_bytes(sharded(job, count), card))
+        for card, count in zip(cards, smallest_numbers(job, cards), strict=True)
+    ]
+    if options.format == "json":
+        numbers = [{"gpu": card.name, "count": count, "peak_bytes": peak} for card, count, peak in rows]
+        say(json.dumps({"version": 1, "model": options.model, "smallest": numbers}, indent=1))
+        return
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for header in ("card", "memory", "how many", "peak of each"):
+        table.add_column(header, justify="left" if header == "card" else "right", no_wrap=True)
+    for card, count, peak in rows:
+        many = "none suffices" if count is None else str(count)
+        table.add_row(card.name, size(card.total_bytes), many, "" if peak is None else size(peak))
+    report_console().print(table)
 
 
 def _gpu_as_dict(gpu: Gpu) -> dict[str, object]:

@@ -1,0 +1,32 @@
+"""`torchwise gpus --for`: the smallest number of cards that hold a training."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.server.cli.conftest import Cli
+
+
+def test_larger_cards_need_fewer(cli: Cli) -> None:
+    result = cli(
+        "gpus", "--for", "llama-2-7b", "--checkpointing", "--format", "json", "rtx-4090", "a100-80gb"
+    )
+    rows = json.loads(result.out)["smallest"]
+    assert [row["gpu"] for row in rows] == ["rtx-4090", "a100-80gb"]
+    assert rows[0]["count"] > rows[1]["count"] >= 1
+    assert all(row["peak_bytes"] > 0 for row in rows)
+
+
+def test_the_table_names_cards_and_counts(cli: Cli) -> None:
+    result = cli("gpus", "--for", "gpt2", "t4")
+    assert result.status == 0
+    assert "how many" in result.out and "t4" in result.out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("--for", "no-such-model"), ("--for", "gpt2", "--batch-size", "0"), ("--for", "gpt2", "no-card")],
+)
+def test_what_cannot_be_answered_is_refused(cli: Cli, arguments: tuple[str, ...]) -> None:
+    assert cli("gpus", *arguments).status == 2
