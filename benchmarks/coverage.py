@@ -4,8 +4,8 @@
 
 Writes a small training script for every model found (`library_models.py`), interprets it in a process of its
 own under a time limit, and prints a table of what succeeded, with the reasons of what did not. Nothing of the
-libraries is imported or run. `--truth FILE` compares parameter counts with those that the libraries
-themselves gave (JSON: case -> number).
+libraries is imported or run. `--truth FILE` compares with what the libraries themselves gave under PyTorch
+(JSON: case -> number of parameters, or the error that the library's own run ends with).
 """
 
 from __future__ import annotations
@@ -64,10 +64,12 @@ STAGES = ("nothing", "built", "forward", "backward")
 def main() -> None:
     options = _options()
     wanted = [case for case in cases(options.site_packages) if _is_wanted(case, options.only)]
-    results = list(_run_all(wanted, options))
+    earlier = _earlier(options.resume)
+    fresh = _run_all([case for case in wanted if _key(case) not in earlier], options)
+    results = [earlier.get(_key(case)) or next(fresh) for case in wanted]
     if options.json:
         options.json.write_text(json.dumps([asdict(r) for r in results], indent=1))
-    truth = json.loads(options.truth.read_text()) if options.truth else {}
+    truth = json.loads(options.truth.read_text()) if options.truth.exists() else {}
     page = report(results, truth, _versions(options.site_packages))
     print(page)
     if options.write:
@@ -81,16 +83,29 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--only", action="append", default=[], help="glob on `group/name`")
     parser.add_argument("--seconds", type=float, default=30, help="time limit of one model")
     parser.add_argument("--processes", type=int, default=1)
-    parser.add_argument("--truth", type=Path)
+    parser.add_argument("--truth", type=Path, default=Path(__file__).parent / "data/library_parameters.json")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--write", type=Path)
+    parser.add_argument(
+        "--resume", type=Path, action="append", default=[], help="take what succeeded from this JSON"
+    )
     parser.add_argument("--verbose", action="store_true", help="a line for every model")
     return parser.parse_args()
 
 
+def _key(case: Case | Result) -> str:
+    return f"{case.group}/{case.name}"
+
+
+def _earlier(paths: list[Path]) -> dict[str, Result]:
+    """Results of earlier runs that went through, by key."""
+    rows = [row for path in paths for row in json.loads(path.read_text())]
+    results = [Result(**{**row, "assumptions": tuple(row["assumptions"])}) for row in rows]
+    return {_key(result): result for result in results if result.stage == STAGES[-1]}
+
+
 def _is_wanted(case: Case, patterns: list[str]) -> bool:
-    name = f"{case.group}/{case.name}"
-    return not patterns or any(fnmatch.fnmatch(name, p) for p in patterns)
+    return not patterns or any(fnmatch.fnmatch(_key(case), p) for p in patterns)
 
 
 # --------------------------------------------------------------------------- running
@@ -224,7 +239,15 @@ def _line(result: Result) -> str:
     return f"{result.group}/{result.name}: {result.stage}, {number} parameters, {result.seconds:.1f} s {said}"
 
 
-def report(results: list[Result], truth: dict[str, int], versions: dict[str, str]) -> str:
+_NOTES = (
+    "*Library itself fails*: with its default configuration and these inputs the library raises, too (a size"
+    " that has no default, inputs of another kind, a package that is missing).",
+    "*Parameters compared*: with torchvision's own metadata, else with what the library counts itself under"
+    " PyTorch (`benchmarks/data/library_parameters.json`).",
+)
+
+
+def report(results: list[Result], truth: dict[str, int | str], versions: dict[str, str]) -> str:
     """The page, in Markdown."""
     groups: dict[str, list[Result]] = defaultdict(list)
     for result in results:
@@ -237,34 +260,35 @@ def report(results: list[Result], truth: dict[str, int], versions: dict[str, str
         "`python benchmarks/coverage.py --site-packages DIR --write docs/coverage.md`"
         + (f" with {', '.join(f'{n} {v}' for n, v in versions.items())}." if versions else "."),
         "",
-        "| library | models | built | forward | backward | parameters compared | equal | median |",
+        "| library | models | built | forward | backward | library itself fails | parameters compared | equal |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     for group, members in groups.items():
         reached = [STAGES.index(m.stage) for m in members]
         compared = [(m, t) for m in members if (t := _true(m, truth)) is not None and m.parameters]
         equal = sum(m.parameters == t for m, t in compared)
-        times = sorted(m.seconds for m in members if m.stage == "backward")
-        middle = f"{times[len(times) // 2] * 1000:.0f} ms" if times else ""
+        refused = sum(_fails_itself(m, truth) for m in members)
         lines.append(
             f"| {group} | {len(members)} | {sum(r > 0 for r in reached)} | {sum(r > 1 for r in reached)} "
-            f"| {sum(r > 2 for r in reached)} | {len(compared) or ''} | {equal if compared else ''} | {middle} |"
+            f"| {sum(r > 2 for r in reached)} | {refused or ''} | {len(compared) or ''} "
+            f"| {equal if compared else ''} |"
         )
-    lines += [
-        "",
-        "*Parameters compared*: with torchvision's own metadata"
-        + (", and with what the libraries count themselves under PyTorch." if truth else "."),
-    ]
+    lines += ["", *_NOTES]
     lines += _differences(results, truth)
-    lines += _reasons(groups)
+    lines += _reasons(groups, truth)
     return "\n".join(lines) + "\n"
 
 
-def _true(result: Result, truth: dict[str, int]) -> int | None:
-    return truth.get(f"{result.group}/{result.name}", result.stated)
+def _true(result: Result, truth: dict[str, int | str]) -> int | None:
+    known = truth.get(_key(result))
+    return known if isinstance(known, int) else result.stated
 
 
-def _differences(results: list[Result], truth: dict[str, int]) -> Iterator[str]:
+def _fails_itself(result: Result, truth: dict[str, int | str]) -> bool:
+    return result.stage != STAGES[-1] and isinstance(truth.get(_key(result)), str)
+
+
+def _differences(results: list[Result], truth: dict[str, int | str]) -> Iterator[str]:
     wrong = [
         (r, t) for r in results if r.parameters and (t := _true(r, truth)) is not None and r.parameters != t
     ]
@@ -276,7 +300,7 @@ def _differences(results: list[Result], truth: dict[str, int]) -> Iterator[str]:
             yield f"- {result.group}, {result.name}: {result.parameters:,}, the library says {true:,}"
 
 
-def _reasons(groups: dict[str, list[Result]]) -> Iterator[str]:
+def _reasons(groups: dict[str, list[Result]], truth: dict[str, int | str]) -> Iterator[str]:
     failed = {g: [m for m in members if m.stage != "backward"] for g, members in groups.items()}
     if not any(failed.values()):
         return
@@ -290,7 +314,8 @@ def _reasons(groups: dict[str, list[Result]]) -> Iterator[str]:
         yield ""
         by_reason: dict[str, list[str]] = defaultdict(list)
         for member in members:
-            by_reason[_kind(member.reason)].append(member.name)
+            itself = " (the library, too)" if _fails_itself(member, truth) else ""
+            by_reason[_kind(member.reason)].append(member.name + itself)
         counts = Counter({reason: len(names) for reason, names in by_reason.items()})
         for reason, count in counts.most_common():
             yield f"- {count} x {reason}: {', '.join(by_reason[reason])}"

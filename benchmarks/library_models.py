@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import ast
 import re
-from functools import cache
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 BATCH = 2
@@ -338,7 +338,7 @@ output = model(pixel_values=pixels, labels=labels)"""
     if kind == "speech and audio":
         return _audio_step(first)
     if kind == "encoder-decoders":
-        return _encoder_decoder_step(forward)
+        return _encoder_decoder_step(forward, text)
     if first != "input_ids":
         return None
     labels = f'labels = torch.zeros({BATCH}, dtype=torch.int64, device="cuda")'
@@ -346,16 +346,23 @@ output = model(pixel_values=pixels, labels=labels)"""
     return f"{pad}\n{_IDS}\n{labels}\noutput = model(input_ids=ids, labels=labels)"
 
 
+_MELS = """
+def mels(config):
+    for part in (config, getattr(config, "encoder_config", None), getattr(config, "audio_config", None)):
+        for name in ("num_mel_bins", "feature_projection_input_dim", "input_feat_per_channel"):
+            if isinstance(getattr(part, name, None), int):
+                return getattr(part, name)
+    return 80
+"""
+
+
 def _audio_step(first: str) -> str | None:
-    inputs = {
-        "input_values": f'torch.rand({BATCH}, 16000, device="cuda")',
-        "input_features": f'torch.rand({BATCH}, 200, getattr(config, "feature_projection_input_dim", None) or '
-        'getattr(config, "num_mel_bins", 80), device="cuda")',
-    }
-    if first not in inputs:
+    if first not in ("input_values", "input_features"):
         return None
-    return f"""values = {inputs[first]}
-if hasattr(config, "max_length") and hasattr(config, "num_mel_bins"):
+    shape = "16000" if first == "input_values" else "200, mels(config)"
+    return f"""{_MELS}
+values = torch.rand({BATCH}, {shape}, device="cuda")
+if config.model_type == "audio-spectrogram-transformer":
     values = torch.rand({BATCH}, config.max_length, config.num_mel_bins, device="cuda")
 labels = torch.ones({BATCH}, 8, dtype=torch.int64, device="cuda")
 if not type(model).__name__.endswith("ForCTC"):
@@ -363,19 +370,209 @@ if not type(model).__name__.endswith("ForCTC"):
 output = model({first}=values, labels=labels)"""
 
 
-def _encoder_decoder_step(forward: list[str]) -> str | None:
+def _encoder_decoder_step(forward: list[str], text: str) -> str | None:
     if "decoder_input_ids" not in forward:
         return None
     labels = f'labels = torch.randint(0, 100, ({BATCH}, {SEQUENCE}), device="cuda")'
+    tokens = """for name in ("pad_token_id", "decoder_start_token_id"):
+    if getattr(config, name, None) is None:
+        setattr(config, name, 0)
+"""
+    labels = tokens + labels
     if forward[0] in ("input_ids", "src_tokens"):
         return f"{_IDS}\n{labels}\noutput = model({forward[0]}=ids, labels=labels)"
     if forward[0] == "input_features":
-        frames = f'torch.rand({BATCH}, getattr(config, "num_mel_bins", 80), 3000, device="cuda")'
-        return f"features = {frames}\n{labels}\noutput = model(input_features=features, labels=labels)"
+        shape = "mels(config), 3000" if "Whisper" in text else "200, mels(config)"
+        frames = f'torch.rand({BATCH}, {shape}, device="cuda")'
+        return (
+            f"{_MELS}\nfeatures = {frames}\n{labels}\noutput = model(input_features=features, labels=labels)"
+        )
     if forward[0] == "input_values":
         waves = f'torch.rand({BATCH}, 16000, device="cuda")'
         return f"values = {waves}\n{labels}\noutput = model(input_values=values, labels=labels)"
     return None
 
 
-FINDERS = {"torchvision": torchvision, "timm": timm, "transformers": transformers}
+# --------------------------------------------------------------------------- diffusers
+
+_WAN = "hidden_states=r(1, 16, 2, 32, 32), timestep=t, encoder_hidden_states=r(1, 64, 4096)"
+_IDS_OF_FLUX = "img_ids=torch.zeros(256, {0}, device='cuda'), txt_ids=torch.zeros(64, {0}, device='cuda')"
+_SIZES = ", ".join(f"{name}=r(1, 2)" for name in ("original_size", "target_size", "crop_coords"))
+
+# class -> (batch, arguments of the constructor, arguments of forward). `r` makes a random tensor, `ones` a
+# mask, `t` is a timestep for each sample.
+_DIFFUSERS: dict[str, tuple[int, str, str]] = {
+    "UNet1DModel": (2, "sample_size=1024, extra_in_channels=64", "r(2, 2, 1024), t"),
+    "UNet2DModel": (2, "sample_size=64", "r(2, 3, 64, 64), t"),
+    "UNet2DConditionModel": (2, "", "r(2, 4, 32, 32), t, r(2, 77, 1280)"),
+    "UNet3DConditionModel": (2, "", "r(2, 4, 4, 32, 32), t, r(2, 77, 1024)"),
+    "I2VGenXLUNet": (
+        1,
+        "",
+        "r(1, 4, 4, 32, 32), t, fps=t, image_latents=r(1, 4, 4, 32, 32), image_embeddings=r(1, 1024), "
+        "encoder_hidden_states=r(1, 77, 1024)",
+    ),
+    "Kandinsky3UNet": (2, "", "r(2, 4, 32, 32), t, r(2, 77, 4096), ones(2, 77)"),
+    "UNetMotionModel": (1, "", "r(1, 4, 8, 32, 32), t, r(8, 77, 1280)"),
+    "UNetSpatioTemporalConditionModel": (1, "", "r(1, 4, 8, 32, 32), t, r(1, 1, 1024), r(1, 3)"),
+    "StableCascadeUNet": (
+        2,
+        "clip_text_in_channels=1280, clip_text_pooled_in_channels=1280, clip_image_in_channels=768",
+        "r(2, 16, 32, 32), r(2), r(2, 1, 1280), clip_text=r(2, 77, 1280), clip_img=r(2, 1, 768)",
+    ),
+    "UVit2DModel": (
+        2,
+        "",
+        "torch.randint(0, 99, (2, 16, 16), device='cuda'), r(2, 77, 768), r(2, 768), r(2, 5)",
+    ),
+    "AuraFlowTransformer2DModel": (
+        2,
+        "num_mmdit_layers=2, num_single_dit_layers=2",
+        "r(2, 4, 64, 64), r(2, 64, 2048), t",
+    ),
+    "CogVideoXTransformer3DModel": (
+        1,
+        "num_layers=2, sample_height=32, sample_width=32",
+        "r(1, 13, 16, 32, 32), r(1, 226, 4096), t",
+    ),
+    "ConsisIDTransformer3DModel": (
+        1,
+        "num_layers=2, sample_height=32, sample_width=32",
+        "r(1, 13, 16, 32, 32), r(1, 226, 4096), t",
+    ),
+    "DiTTransformer2DModel": (2, "num_layers=2", "r(2, 4, 32, 32), t, class_labels=t"),
+    "HunyuanDiT2DModel": (
+        1,
+        "num_layers=2, sample_size=32, in_channels=4, patch_size=2",
+        "r(1, 4, 32, 32), t, encoder_hidden_states=r(1, 77, 1024), text_embedding_mask=ones(1, 77), "
+        "encoder_hidden_states_t5=r(1, 256, 2048), text_embedding_mask_t5=ones(1, 256), "
+        "image_meta_size=r(1, 6), style=torch.zeros(1, dtype=torch.long, device='cuda')",
+    ),
+    "LatteTransformer3DModel": (
+        1,
+        "num_layers=2, in_channels=4, patch_size=2, sample_size=32, caption_channels=4096, "
+        "cross_attention_dim=1152, attention_head_dim=72, norm_type='ada_norm_single', video_length=8",
+        "r(1, 4, 8, 32, 32), t, r(1, 64, 4096)",
+    ),
+    "PixArtTransformer2DModel": (
+        2,
+        "num_layers=2, sample_size=32, caption_channels=4096",
+        "r(2, 4, 32, 32), r(2, 120, 4096), t, added_cond_kwargs={'resolution': None, 'aspect_ratio': None}",
+    ),
+    "PriorTransformer": (2, "num_layers=2", "r(2, 768), t, r(2, 768), r(2, 77, 768)"),
+    "SanaTransformer2DModel": (2, "num_layers=2", "r(2, 32, 32, 32), r(2, 300, 2304), t"),
+    "Transformer2DModel": (
+        2,
+        "in_channels=64, num_attention_heads=4, attention_head_dim=16, cross_attention_dim=64",
+        "r(2, 64, 16, 16), encoder_hidden_states=r(2, 77, 64)",
+    ),
+    "TransformerTemporalModel": (
+        2,
+        "in_channels=64, num_attention_heads=4, attention_head_dim=16",
+        "r(16, 64, 8, 8), num_frames=8",
+    ),
+    "AllegroTransformer3DModel": (
+        1,
+        "num_layers=2, sample_height=32, sample_width=32, sample_frames=2",
+        "r(1, 4, 2, 32, 32), r(1, 64, 4096), t, attention_mask=ones(1, 2, 32, 32), "
+        "encoder_attention_mask=ones(1, 64), image_rotary_emb=None",
+    ),
+    "ChromaTransformer2DModel": (
+        1,
+        "num_layers=2, num_single_layers=2",
+        f"r(1, 256, 64), r(1, 64, 4096), t, {_IDS_OF_FLUX.format(3)}",
+    ),
+    "ChronoEditTransformer3DModel": (1, "num_layers=2", _WAN),
+    "CogView3PlusTransformer2DModel": (1, "num_layers=2", f"r(1, 16, 32, 32), r(1, 64, 4096), t, {_SIZES}"),
+    "CogView4Transformer2DModel": (1, "num_layers=2", f"r(1, 16, 32, 32), r(1, 64, 4096), t, {_SIZES}"),
+    "CosmosTransformer3DModel": (
+        1,
+        "num_layers=2",
+        "r(1, 16, 2, 32, 32), t, r(1, 64, 1024), fps=16, padding_mask=r(1, 1, 32, 32)",
+    ),
+    "EasyAnimateTransformer3DModel": (
+        1,
+        "num_layers=2",
+        "r(1, 16, 2, 32, 32), t, encoder_hidden_states=r(1, 64, 3584)",
+    ),
+    "FluxTransformer2DModel": (
+        1,
+        "num_layers=2, num_single_layers=2",
+        f"r(1, 256, 64), r(1, 64, 4096), r(1, 768), t, {_IDS_OF_FLUX.format(3)}",
+    ),
+    "Flux2Transformer2DModel": (
+        1,
+        "num_layers=2, num_single_layers=2",
+        f"r(1, 256, 128), r(1, 64, 15360), t, {_IDS_OF_FLUX.format(4)}, guidance=r(1)",
+    ),
+    "HunyuanVideoTransformer3DModel": (
+        1,
+        "num_layers=2, num_single_layers=2",
+        "r(1, 16, 2, 16, 16), t, r(1, 64, 4096), ones(1, 64), r(1, 768), guidance=r(1)",
+    ),
+    "LTXVideoTransformer3DModel": (
+        1,
+        "num_layers=2",
+        "r(1, 128, 128), r(1, 64, 4096), t, ones(1, 64), num_frames=2, height=8, width=8",
+    ),
+    "Lumina2Transformer2DModel": (
+        2,
+        "num_layers=2",
+        "r(2, 16, 32, 32), t, r(2, 32, 1024), ones(2, 32).bool()",
+    ),
+    "MochiTransformer3DModel": (1, "num_layers=2", "r(1, 12, 2, 16, 16), r(1, 64, 4096), t, ones(1, 64)"),
+    "PRXTransformer2DModel": (2, "", "r(2, 16, 32, 32), t, r(2, 64, 2304)"),
+    "QwenImageTransformer2DModel": (
+        1,
+        "num_layers=2",
+        "r(1, 256, 64), r(1, 64, 3584), ones(1, 64), t, img_shapes=[[(1, 16, 16)]]",
+    ),
+    "SanaVideoTransformer3DModel": (1, "num_layers=2", "r(1, 16, 2, 16, 16), r(1, 300, 2304), t"),
+    "SD3Transformer2DModel": (2, "num_layers=2", "r(2, 16, 64, 64), r(2, 154, 4096), r(2, 2048), t"),
+    "SkyReelsV2Transformer3DModel": (1, "num_layers=2", _WAN),
+    "WanTransformer3DModel": (1, "num_layers=2", _WAN),
+    "WanVACETransformer3DModel": (
+        1,
+        "num_layers=2, vace_layers=[0, 1]",
+        f"{_WAN}, control_hidden_states=r(1, 96, 2, 32, 32)",
+    ),
+    "ControlNetModel": (2, "", "r(2, 4, 32, 32), t, r(2, 77, 1280), r(2, 3, 256, 256)"),
+    "AutoencoderKL": (2, "", "r(2, 3, 64, 64)"),
+    "AsymmetricAutoencoderKL": (2, "", "r(2, 3, 64, 64)"),
+    "AutoencoderTiny": (2, "", "r(2, 3, 64, 64)"),
+    "AutoencoderKLTemporalDecoder": (1, "", "r(4, 3, 64, 64), num_frames=4"),
+    "AutoencoderKLWan": (1, "", "r(1, 3, 5, 64, 64)"),
+    "AutoencoderKLCogVideoX": (1, "", "r(1, 3, 5, 64, 64)"),
+    "AutoencoderDC": (1, "", "r(1, 3, 64, 64)"),
+    "AutoencoderOobleck": (1, "", "r(1, 2, 8192)"),
+    "VQModel": (2, "", "r(2, 3, 32, 32)"),
+}
+_GROUPS = {
+    "unets": "U-Nets",
+    "transformers": "transformers",
+    "controlnets": "autoencoders and others",
+    "autoencoders": "autoencoders and others",
+}
+
+
+def diffusers(folder: Path) -> Iterator[Case]:
+    """The models with inputs in the table above, where the version has them."""
+    helpers = """def r(*shape):
+    return torch.rand(*shape, device="cuda")
+
+
+def ones(*shape):
+    return torch.ones(*shape, dtype=torch.int64, device="cuda")
+"""
+    for part, group in _GROUPS.items():
+        for path in sorted((folder / "models" / part).glob("*.py")):
+            for name in re.findall(r"^class (\w+)\(", _text_of(path), re.MULTILINE):
+                if name not in _DIFFUSERS:
+                    continue
+                batch, options, inputs = _DIFFUSERS[name]
+                imports = f"from diffusers.models.{part}.{path.stem} import {name}\n\n\n{helpers}"
+                step = f't = torch.randint(0, 1000, ({batch},), device="cuda")\noutput = model({inputs})'
+                yield Case(f"diffusers: {group}", name, _script(imports, f"model = {name}({options})", step))
+
+
+FINDERS = {"torchvision": torchvision, "timm": timm, "transformers": transformers, "diffusers": diffusers}

@@ -292,7 +292,8 @@ def _transform(w: World, name: str, input: Tensor, dims: Shape, sizes: Shape, dt
     for dim, size in zip(dims, sizes, strict=True):
         shape[dim] = size
     result = w.new(shape, dtype, name, input.storage.device)
-    saved = (input,) if name == "rfft" else ()
+    # from real to complex torch keeps the input, for its size
+    saved = () if input.dtype.is_complex else (input,)
     record(w, name, (input,), saved, _ShapedBack(name + "_backward", (input.shape,), input.dtype, 1), result)
     return result
 

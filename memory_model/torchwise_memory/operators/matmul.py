@@ -135,52 +135,6 @@ def bmm(w: World, input: Tensor, mat2: Tensor, *, out: None = None) -> Tensor:
     return _product(w, "bmm", a, b, (a.shape[0], a.shape[1], b.shape[2]))
 
 
-@operator("torch.nn.functional.grouped_mm")
-def grouped_mm(
-    w: World,
-    mat_a: Tensor,
-    mat_b: Tensor,
-    *,
-    offs: Tensor | None = None,
-    bias: Tensor | None = None,
-    out_dtype: DType | None = None,
-) -> Tensor:
-    """One product a group of rows, `offs` says where the groups end. Not touched by autocast."""
-    return _grouped(w, mat_a, mat_b, offs)
-
-
-@operator("torch._grouped_mm")
-def grouped_mm_before_2_10(
-    w: World,
-    input: Tensor,
-    mat2: Tensor,
-    offs: Tensor | None = None,
-    *,
-    bias: Tensor | None = None,
-    out_dtype: DType | None = None,
-) -> Tensor:
-    return _grouped(w, input, mat2, offs)
-
-
-def _grouped(w: World, a: Tensor, b: Tensor, offs: Tensor | None) -> Tensor:
-    _same_type("torch.nn.functional.grouped_mm", a, b)
-    if a.ndim not in (2, 3) or b.ndim not in (2, 3) or (offs is None) != (a.ndim == b.ndim == 3):
-        raise Unsupported(
-            "torch.nn.functional.grouped_mm", f"{tuple(a.shape)} by {tuple(b.shape)}; torch raises here"
-        )
-    if a.ndim == 3 and b.ndim == 3:
-        shape: Shape = (a.shape[0], a.shape[1], b.shape[2])
-    elif a.ndim == 2 and b.ndim == 2 and offs is not None:
-        shape = (offs.shape[0], a.shape[0], b.shape[1])
-    else:
-        shape = (a.shape[-2], b.shape[-1])
-    w.matrix_workspace(a.storage.device)
-    result = w.new(shape, a.dtype, "grouped_mm", a.storage.device)
-    saved = (a if b.requires_grad else None, b if a.requires_grad else None, offs)
-    record(w, "grouped_mm", (a, b), saved, _MatrixBack("grouped_mm_backward", a, b), result)
-    return result
-
-
 @operator("torch.mv", method="mv")
 def mv(w: World, input: Tensor, vec: Tensor, *, out: None = None) -> Tensor:
     a, b = low(w, input), low(w, vec)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from .registry import method, operator
 from .support import (
     BOOL,
+    CPU,
     DType,
     Gradients,
     Operand,
@@ -512,7 +513,8 @@ def nan_to_num_(
 def _binary(w: World, name: str, a: Operand, b: Operand, dtype: DType | None = None) -> Tensor:
     tensors = [x for x in (a, b) if isinstance(x, Tensor)]
     if not tensors:
-        raise Unsupported(name, "neither operand is a tensor")
+        # torch takes numbers for tensors here: `torch.div(7, 2)` is one without dimensions
+        return w.new((), dtype or result_type(w, a, b), name, CPU)
     return elementwise(w, name, dtype or result_type(w, a, b), *tensors)
 
 

@@ -716,13 +716,9 @@ def unique(
     dim: int | None = None,
 ) -> object:
     """Where values are not known, all elements count as different: the most memory it can take."""
-    known = values_of(input) if dim is None and not return_inverse and not return_counts else None
+    known = values_of(input) if dim is None else None
     if known is not None:
-        distinct = list(dict.fromkeys(known))
-        few = w.new((len(distinct),), input.dtype, "unique", input.storage.device)
-        distinct.sort()
-        store_values(few, distinct)
-        return few
+        return _unique_of(w, input, known, return_inverse, return_counts)
     w.assume("torch.unique: every element counted as distinct")
     count = input.numel if dim is None else input.shape[dim]
     shape = (count,) if dim is None else input.shape
@@ -735,6 +731,23 @@ def unique(
     if return_counts:
         extra.append(w.new((count,), dtypes.int64, "unique", input.storage.device))
     return (values, *extra) if extra else values
+
+
+def _unique_of(w: World, input: Tensor, known: list[float], with_inverse: bool, with_counts: bool) -> object:
+    distinct = sorted(set(known))
+    device = input.storage.device
+    values = w.new((len(distinct),), input.dtype, "unique", device)
+    store_values(values, distinct)
+    made = [values]
+    if with_inverse:
+        inverse = w.new(input.shape, dtypes.int64, "unique", device)
+        store_values(inverse, [distinct.index(value) for value in known])
+        made.append(inverse)
+    if with_counts:
+        counts = w.new((len(distinct),), dtypes.int64, "unique", device)
+        store_values(counts, [known.count(value) for value in distinct])
+        made.append(counts)
+    return tuple(made) if len(made) > 1 else values
 
 
 @operator("torch.bincount", method="bincount")

@@ -74,13 +74,15 @@ class Function:
             raise
 
 
-#: Other names that torch's argument parser accepts: numpy's, and linear algebra's A.
+#: Other names that torch's argument parser accepts: numpy's, and those of single overloads.
 _OTHER_NAMES = {
     "axis": "dim",
     "keepdims": "keepdim",
     "x": "input",
     "a": "input",
     "x1": "input",
+    "indices": "indices_or_sections",
+    "sections": "indices_or_sections",
     "x2": "other",
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from torchwise_memory.runtime.device import device_of
 from torchwise_memory.runtime.layout import (
@@ -21,6 +22,7 @@ from .support import (
     Shape,
     StorageKind,
     Tensor,
+    UnknownScalar,
     Unsupported,
     World,
     alias,
@@ -314,8 +316,8 @@ def expand_as(w: World, self: Tensor, other: Tensor) -> Tensor:
 
 
 @operator("torch.broadcast_to", method="broadcast_to")
-def broadcast_to(w: World, input: Tensor, size: object) -> Tensor:
-    return expand_to(w, input, integers(size))
+def broadcast_to(w: World, input: Tensor, *size: Any) -> Tensor:
+    return expand_to(w, input, integers(size[0] if len(size) == 1 else size))
 
 
 def expand_to(w: World, tensor: Tensor, size: Shape) -> Tensor:
@@ -394,7 +396,7 @@ def split(w: World, tensor: Tensor, split_size_or_sections: object, dim: int = 0
     at = dim_of(dim, tensor.ndim)
     whole = tensor.shape[at]
     if is_sequence(split_size_or_sections):
-        sizes = list(integers(split_size_or_sections))
+        sizes = _sizes_of_parts(w, split_size_or_sections, whole)
     else:
         size = extent(split_size_or_sections, "torch.split")
         sizes = (
@@ -403,6 +405,14 @@ def split(w: World, tensor: Tensor, split_size_or_sections: object, dim: int = 0
     if sum(sizes) != whole:
         raise Unsupported("torch.split", f"{sizes} do not add up to {whole}; torch raises here")
     return _split(w, tensor, at, sizes)
+
+
+def _sizes_of_parts(w: World, given: Sequence[object], whole: int) -> list[int]:
+    """Sizes that are not known (tokens of each expert) are taken to be equal."""
+    if not given or not all(isinstance(size, UnknownScalar) for size in given):
+        return list(integers(given))
+    w.assume("torch.split: parts of unknown sizes are equally large")
+    return [whole // len(given) + (i < whole % len(given)) for i in range(len(given))]
 
 
 def _split(w: World, tensor: Tensor, at: int, sizes: Sequence[int]) -> tuple[Tensor, ...]:

@@ -591,7 +591,13 @@ def _hasattr(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
     name = _bare(args[1])
     if isinstance(args[0], Unknown):
         return Unknown(f"whether {args[0].why} has {text.text_of(it, name)}", args[0].origin)
-    return isinstance(name, str) and it.find_attribute(args[0], name) is not MISSING
+    try:
+        return isinstance(name, str) and it.find_attribute(args[0], name) is not MISSING
+    except Raised as raised:
+        # a property that raises it has no value
+        if not raised.value.cls.is_subclass(it.types.by_name["AttributeError"]):
+            raise
+    return False
 
 
 def _setattr(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:

@@ -93,7 +93,7 @@ def call(it: Interpreter, node: nodes.Call, frame: Frame) -> Value:
     if isinstance(node.func, nodes.Name) and not node.args and node.func.id == "super":
         return zero_argument_super(it, frame)
     callee = it.evaluate(node.func, frame)
-    if not node.args and callee.__class__ is Builtin and cast(Builtin, callee).name in ("locals", "vars"):
+    if not node.args and isinstance(callee, Builtin) and callee.name in ("locals", "vars"):
         return dict(frame.names)
     args: list[Value] = []
     for argument in node.args:

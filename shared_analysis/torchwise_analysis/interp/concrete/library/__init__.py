@@ -914,6 +914,10 @@ class Library:
             return self.it.call(owner.attributes["__getitem__"], [index], {})
         if isinstance(owner, Opaque):
             return Unknown(f"an item of {owner.kind}", self.it.origin())
+        if isinstance(index, Tensor):
+            # a list of modules takes a tensor of one whole number for the number
+            known = self.known_number(index)
+            index = index if known is None else known
         return self._special_method(owner, "__getitem__", [index])
 
     def _tensor_item(self, owner: Tensor, index: Value) -> Value:

@@ -62,7 +62,8 @@ def _of_module(name: str) -> Callable[[Interpreter, list[Value], Keywords], Valu
         pattern = args.pop(0) if args else keywords.pop("pattern")
         flags = keywords.pop("flags", 0)
         if isinstance(pattern, Opaque):
-            pattern, flags = pattern.payload, pattern.attributes.get("flags", 0)
+            compiled = pattern
+            pattern, flags = compiled.payload, compiled.attributes.get("flags", 0)
         return _search(it, name, pattern, flags, args, keywords)
 
     return call
@@ -79,9 +80,7 @@ def _compile(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
     return Opaque("re.Pattern", members, payload=_text(pattern))
 
 
-def _bound(
-    name: str, pattern: Value, flags: Value
-) -> Callable[[Interpreter, list[Value], Keywords], Value]:
+def _bound(name: str, pattern: Value, flags: Value) -> Callable[[Interpreter, list[Value], Keywords], Value]:
     return lambda it, a, k: _search(it, name, pattern, flags, a, k)
 
 
@@ -190,4 +189,5 @@ def is_quick(pattern: str, length: int) -> bool:
     lazy = re.sub(r"([*+?}])[?+]", r"\1", plain)
     repeats = len(re.findall(r"[*+]|\{\d*,\d*\}", lazy))
     options = lazy.count("?") + lazy.count("|")
-    return (length + 1) ** (repeats + 1) * 2**options <= _MOST_STEPS
+    steps: int = (length + 1) ** (repeats + 1) * 2**options
+    return steps <= _MOST_STEPS

@@ -95,6 +95,7 @@ def _types(it: Interpreter) -> dict[str, Value]:
     ):
         made[f"torch.{name}"] = Builtin(f"torch.{name}", _typed_tensor(DTYPES[dtype]))
         made[f"torch.cuda.{name}"] = made[f"torch.{name}"]
+    made["torch.fx.Proxy"] = it.types.named("Proxy")
     made["torch.nn.attention.flex_attention.BlockMask"] = it.types.named("BlockMask")
     made["torch.Generator"] = Builtin("torch.Generator", lambda it, a, k: _generator())
     made["torch.finfo"] = Builtin("torch.finfo", _limits)
