@@ -98,6 +98,39 @@ RULE = Rule(
     ),
     examples=(
         Example(
+            "The head that replaces the last layer of a library's model",
+            """
+import torch
+from torch import nn
+from torchvision import models
+
+model = models.resnet50(weights="DEFAULT")
+model.fc = nn.Sequential(nn.Linear(2048, 10), nn.Softmax(dim=1))
+                                              ^^^^^^^^^^^^^^^^^ double-softmax error certain
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+criterion = nn.CrossEntropyLoss()
+
+
+def train(loader):
+    for x, y in loader:
+        optimizer.zero_grad()
+        criterion(model(x), y).backward()
+        optimizer.step()
+
+
+plain = models.resnet50(weights="DEFAULT")
+plain.fc = nn.Linear(2048, 10)
+other = torch.optim.Adam(plain.parameters(), lr=1e-3)
+
+
+def train_plain(loader):
+    for x, y in loader:
+        other.zero_grad()
+        criterion(plain(x), y).backward()
+        other.step()
+""",
+        ),
+        Example(
             "In the last line of forward",
             """
 import torch

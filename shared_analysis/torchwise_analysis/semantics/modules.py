@@ -245,6 +245,8 @@ def forward(
     no_graph = top and not m.passes_of(values) and (m.is_frozen(inner) or parameter_free(m, inner))
     if guards_itself or no_graph:
         grad = NOT_RECORDING
+    elif top and m.recording() == RECORDING and m.was_frozen(inner) and not m.passes_of(values):
+        grad = _UNSURE
     bypassed = "" if wrapped else m.wrapped.get(inner.id, "")
     belief = inner.origin in (va.Origin.NAMED, va.Origin.USED, va.Origin.UNSEEN)
     pass_ = m.start_pass(inner, call.node, call.arguments, through, belief, grad, wrapped, bypassed)
@@ -356,7 +358,25 @@ def _run(m: Machine, obj: va.Obj, pass_: int, call: Call, top: bool, in_sequence
     if last in _RECURRENT:
         parts = (m.attach(pass_, values, call.node), m.attach(pass_, values, call.node))
         return m.sequence(parts, None, va.Kind.TUPLE)
-    return m.attach(pass_, values, call.node)
+    result = m.attach(pass_, values, call.node)
+    head = _replaced_head(m, obj)
+    return result if head is None else forward(m, head, Call("", va.Arguments((result,)), call.node))
+
+
+# The last layer of the models of these libraries. [torchvision.models, timm.models: attribute names]
+_HEADS = ("fc", "classifier", "head", "heads")
+_WITH_HEADS = ("torchvision.models.", "timm.")
+
+
+def _replaced_head(m: Machine, obj: va.Obj) -> va.Obj | None:
+    """The last layer of a library's model, when the program put one of its own there."""
+    if not obj.type_name.startswith(_WITH_HEADS):
+        return None
+    for name in _HEADS:
+        head = first_known(m.attribute(obj, name))
+        if isinstance(head, va.Obj) and head.kind is va.Kind.MODULE and head.place is not None:
+            return head
+    return None
 
 
 def _run_sequential(m: Machine, obj: va.Obj, pass_: int, call: Call) -> va.Value:
@@ -548,6 +568,8 @@ def set_requires_grad(
     fact = _UNSURE if partial or flag is None else NOT_RECORDING if flag else RECORDING
     for root in sorted(roots):
         m.state.set(("frozen", root), fact)
+        if flag:
+            m.state.drop(("was frozen", root))
         for part in m.descendants(root):
             if ("frozen", part) in m.state.facts:  # what was said of it alone holds no longer
                 m.state.set(("frozen", part), fact)

@@ -821,6 +821,10 @@ class Machine:
         parts = self.descendants(obj.id)
         return all(self.state.get(("frozen", part), RECORDING) == RECORDING for part in parts)
 
+    def was_frozen(self, obj: va.Obj) -> bool:
+        """Was it frozen before something that we cannot see got it?"""
+        return any(self.state.get(("was frozen", oid)) for oid in self.lineage(obj.id))
+
     # ------------------------------------------------------------------ forward
 
     def start_pass(
@@ -1074,6 +1078,8 @@ class Machine:
             self.raise_version(obj)
             if kind is va.Kind.MODULE:
                 self.clear_module(node, {obj.id}, quiet=True)
+                if self.is_frozen(obj):
+                    self.state.set(("was frozen", obj.id), True)
                 self.state.drop(("frozen", obj.id))
         if kind is va.Kind.OPTIMIZER:
             self.state.set(("grad", obj.id), va.CLEAN)

@@ -114,13 +114,16 @@ class State:
         keys = dict.fromkeys(outcomes[0])
         for outcome in outcomes[1:]:
             keys.update(dict.fromkeys(outcome))
+        # modules that only some of the paths made: on the others nothing is to be said of them
+        born = {key[1] for key in keys if key[0] == "mode" and key not in facts}
         for key in keys:
             base = facts.get(key, MISSING)
             value: object = MISSING
             for outcome in outcomes:
                 other = outcome.get(key, base)
-                if other is MISSING:
-                    other = _WITHOUT.get(key[0], MISSING)
+                if other is MISSING and key[0] in _WITHOUT:
+                    is_there = key[1] not in born or ("mode", key[1]) in outcome
+                    other = _WITHOUT[key[0]] if is_there else MISSING
                 if value is MISSING:
                     value = other
                 elif other is not MISSING and other is not value:

@@ -43,3 +43,47 @@ def test_a_pass_has_a_graph_when_any_part_learns(change: str, learns: bool) -> N
     trace = run(lower_text("train.py", PROGRAM.format(change=change)), Project(()))
     assert not trace.silence.failed
     assert {True in forward.grad for forward in trace.forwards} == {learns}
+
+
+BRANCHES = """
+import sys
+import torch
+import unseen
+from torch import nn
+
+model = None
+if len(sys.argv) > 1:
+    model = nn.Linear(8, 4){first}
+else:
+    model = nn.Linear(8, 4){second}
+{change}
+for x, y in torch.utils.data.DataLoader([]):
+    loss = nn.functional.cross_entropy(model(x), y)
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "change", "grads"),
+    [
+        (".requires_grad_(False)", ".requires_grad_(False)", "", {False}),
+        (".requires_grad_(False)", "", "", {False, True}),
+        ("", "", "if len(sys.argv) > 2:\n    model.requires_grad_(False)", {True}),
+        # somebody that we cannot see may have let it learn again
+        (".requires_grad_(False)", ".requires_grad_(False)", "unseen.fill(model)", {False, True}),
+        ("", "", "unseen.fill(model)", {True}),
+        (
+            ".requires_grad_(False)",
+            ".requires_grad_(False)",
+            "unseen.fill(model)\nmodel.requires_grad_(True)",
+            {True},
+        ),
+    ],
+)
+def test_what_is_made_in_a_branch_keeps_what_is_said_of_it(
+    first: str, second: str, change: str, grads: set[bool]
+) -> None:
+    text = BRANCHES.format(first=first, second=second, change=change)
+    trace = run(lower_text("train.py", text), Project(()))
+    assert not trace.silence.failed
+    found = {flag for forward in trace.forwards if forward.through == "call" for flag in forward.grad}
+    assert found == grads
