@@ -98,6 +98,14 @@ class Facts:
         return words if trained is None or trained == whole else f"{words}, {amount(trained)} trainable"
 
     @property
+    def launch(self) -> str:
+        """The start of the script that this is for; empty for the script as it stands."""
+        launch = self.estimate.launch
+        if launch is None:
+            return ""
+        return f"started with {one_line(launch.words) or 'its launcher'}, {self.place(launch.origin)}"
+
+    @property
     def peaks(self) -> list[PeakRow]:
         peak = self.estimate.peak
         rows = (("allocated", peak.allocated), ("reserved", peak.reserved), ("device", peak.device))

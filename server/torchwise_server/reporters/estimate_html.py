@@ -136,6 +136,8 @@ def _section(facts: Facts) -> Iterator[str]:
     yield f'<p class="peak">{_text(facts.headline)}</p>'
     if facts.parameters:
         yield f'<p class="note">{_text(facts.parameters)}</p>'
+    if facts.launch:
+        yield f'<p class="note">{_text(facts.launch)}</p>'
     if estimate.timeline:
         yield _timeline(facts)
     yield from _key(estimate)

@@ -45,6 +45,8 @@ def _section(facts: Facts) -> Iterator[str]:
     yield f"#### {escaped(facts.title)}"
     tail = f" ({escaped(facts.parameters)})" if facts.parameters else ""
     yield f"**{escaped(facts.headline)}**{tail}"
+    if facts.launch:
+        yield escaped(facts.launch[:1].upper() + facts.launch[1:]) + "."
     if facts.cards:
         yield _table(
             ("card", "memory", "at the peak", "verdict"),

@@ -138,7 +138,8 @@ class _Writer:
 
     def _launch(self, launch: Launch, home: str) -> Text:
         place = self._place(launch.origin, home)
-        return Text(f"started with {one_line(launch.words) or 'its launcher'}").append(f"   {place}", style="dim")
+        words = one_line(launch.words) or "its launcher"
+        return Text(f"started with {words}").append(f"   {place}", style="dim")
 
     def _heading(self, text: str) -> Text:
         return Text("\n" + text, style="bold")

@@ -5,11 +5,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from tests.server.cli.conftest import Cli
+from tests.server.cli.conftest import Cli, _estimate
 from tests.server.cli.test_check import write
 
 from torchwise_server.cli import main
@@ -165,3 +166,18 @@ def test_a_described_job_speaks_of_no_source(cli: Cli, form: str) -> None:
     assert result.status == 0
     assert "gpt2, training" in result.out
     assert "line 1" not in result.out
+
+
+@pytest.mark.parametrize("form", ["markdown", "html"])
+def test_the_launch_line_is_named(form: str, tmp_path: Path) -> None:
+    from torchwise_memory.report import Launch, Origin
+    from torchwise_server.reporters import estimate_html, estimate_markdown
+    from torchwise_server.reporters.sources import Sources
+
+    sources = Sources(str, str, lambda _: (), lambda _, __: None)
+    estimate = replace(_estimate("a.py"), launch=Launch("--size <b>large", Origin("run.sh", 3)))
+    render = estimate_markdown.render if form == "markdown" else estimate_html.render
+    text = render((estimate,), (), sources)
+    assert "tarted with --size" in text
+    assert "run.sh:3" in text
+    assert "<b>large" not in text.replace("\\<", "")
