@@ -13,7 +13,7 @@ from torchwise_analysis.fixes import (
     insert_statement_after,
     replace,
 )
-from torchwise_analysis.interp.abstract.events import Backward, ScalerUpdate, Step
+from torchwise_analysis.interp.abstract.events import Backward, ScalerUpdate, Step, Unscale
 from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.interp.abstract.values import Origin
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
@@ -93,6 +93,56 @@ RULE = Rule(
         Reference("torch.amp: gradient scaling", "https://docs.pytorch.org/docs/stable/amp.html"),
     ),
     examples=(
+        Example(
+            "Unscaled for each micro-batch, stepped for each window",
+            """
+import torch
+from torch import nn
+
+model = nn.Linear(12, 4).cuda()
+optimizer = torch.optim.Adam(model.parameters())
+scaler = torch.amp.GradScaler("cuda")
+
+
+def train(loader, window):
+    for i, (x, y) in enumerate(loader):
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = nn.functional.cross_entropy(model(x), y) / window
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        ^^^^^^^^^^^^^^^^^^^^^^^^^^ scaler-protocol error certain
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        if (i + 1) % window == 0:
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+""",
+        ),
+        Example(
+            "Unscaled once for each window, also under a test",
+            """
+import torch
+from torch import nn
+
+model = nn.Linear(12, 4).cuda()
+optimizer = torch.optim.Adam(model.parameters())
+scaler = torch.amp.GradScaler("cuda")
+
+
+def train(loader, window, is_clipped):
+    for i, (x, y) in enumerate(loader):
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = nn.functional.cross_entropy(model(x), y) / window
+        scaler.scale(loss).backward()
+        if (i + 1) % window == 0:
+            if is_clipped:
+                scaler.unscale_(optimizer)
+                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+""",
+        ),
         Example(
             "A class that steps past its scaler",
             """
@@ -232,6 +282,9 @@ class _Found(NamedTuple):
 def detect(trace: Trace) -> Iterator[Hit]:
     backwards: dict[Place, Backward] = {}
     updated = frozenset(event.scaler.id for event in trace.of(ScalerUpdate))
+    for unscale in trace.of(Unscale):
+        if unscale.again and unscale.scaler.id not in trace.escaped:
+            yield _again(unscale)
     for event in trace.of_any(Backward, Step):
         if isinstance(event, Backward):
             backwards[event.place] = event
@@ -273,6 +326,19 @@ def _plain(one: Step, backward: Backward | None, has_update: bool) -> Hit:
     )
 
 
+def _again(one: Unscale) -> Hit:
+    return Hit(
+        one.place,
+        Severity.ERROR,
+        grade(min(belief_in(one.optimizer) + belief_in(one.scaler), 1)),
+        f"the gradients of {called(one.optimizer, 'the optimizer')} are unscaled again before update(): this "
+        "raises. Unscale once for each step, behind the last micro-batch.",
+        distinct([Evidence(one.place, "unscale_() runs again, and no update() ran since it did last")]),
+        frozenset({("optimizer", one.optimizer.id)}),
+        None,
+    )
+
+
 def _without_update(one: Step) -> Hit:
     links = step(one.scaler.place if one.scaler else None, "the scaler is made here")
     return Hit(
@@ -288,6 +354,7 @@ def _without_update(one: Step) -> Hit:
 
 def fixes(hit: Hit, file: SourceFile) -> Iterator[Fix]:
     if not isinstance(hit.facts, _Found):
+        yield Fix("Unscale where the step is", Safety.ADVICE, ())
         return
     kind, backward, has_update = hit.facts
     title = "Let the scaler step and update (changes training)"

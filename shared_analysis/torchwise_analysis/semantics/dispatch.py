@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from torchwise_analysis.interp.abstract import calls, unknowns
 from torchwise_analysis.interp.abstract import events as ev
 from torchwise_analysis.interp.abstract import values as va
@@ -755,6 +757,8 @@ def _any_method(m: Machine, obj: va.Obj, call: Call) -> va.Value:
     if "logger" in obj.traits or "metric" in obj.traits:
         if "metric" not in obj.traits:
             tensors.report(m, call.arguments, node, "log")
+        elif obj.type_name.startswith("evaluate."):
+            return _evaluate(m, obj, call)
         for tensor in m.all_tensors(call.arguments):
             tensors.host_read(m, tensor, node, f"{name}()", cut=False)
         return va.UNKNOWN
@@ -774,6 +778,17 @@ def _any_method(m: Machine, obj: va.Obj, call: Call) -> va.Value:
     if name.startswith(modules.UPDATING) and obj.kind in (va.Kind.OPAQUE, va.Kind.TRAINER):
         m.raise_version(obj)
     return va.unknown(None, taint=m.taint(obj, *call.arguments))
+
+
+def _evaluate(m: Machine, obj: va.Obj, call: Call) -> va.Value:
+    """A metric of `evaluate`: what it is given in this process alone decides what it computes."""
+    found = [t for t in m.all_tensors(call.arguments) if "gathered" not in t.taint]
+    shards = frozenset(s for t in found for s in tensors.shards(m, t))
+    known = cast("frozenset[str]", m.state.get(("shards", obj.id), frozenset[str]()))
+    m.state.set(("shards", obj.id), known | shards)
+    for tensor in found:
+        tensors.host_read(m, tensor, call.node, f"{call.name}()", cut=False)
+    return va.unknown(None, taint=known | shards) if call.name == "compute" else va.UNKNOWN
 
 
 def _on_data(m: Machine, obj: va.Obj) -> bool:
@@ -937,11 +952,8 @@ def _set_parameter_attribute(
 
 def _guarded_in_loop(m: Machine) -> bool:
     """Does a test inside the innermost loop choose among the parameters?"""
-    loop = m.loops[-1].loop.place
-    return any(
-        g.place.path == loop.path and loop.span.line <= g.place.span.line <= loop.span.end_line
-        for g in m.guards
-    )
+    loop = m.loops[-1].loop.place  # its head
+    return any(g.place.path == loop.path and g.place.span.line > loop.span.line for g in m.guards)
 
 
 def _taint_gradients(m: Machine, roots: frozenset[int]) -> None:

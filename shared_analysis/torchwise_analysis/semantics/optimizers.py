@@ -8,7 +8,7 @@ from torchwise_analysis.interp.abstract import calls
 from torchwise_analysis.interp.abstract import events as ev
 from torchwise_analysis.interp.abstract import values as va
 from torchwise_analysis.interp.abstract.loops import Loop, LoopKind, Turn
-from torchwise_analysis.interp.abstract.machine import Machine, first_known
+from torchwise_analysis.interp.abstract.machine import RECORDING, Machine, first_known
 from torchwise_analysis.quick import replace
 from torchwise_analysis.semantics.registry import Call, fallback, function, method, truth_of
 from torchwise_analysis.source import nodes as nd
@@ -286,7 +286,10 @@ def unscale(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
         if isinstance(optimizer, va.Obj) and ("grad", optimizer.id) in m.state.facts:
             is_known = True
             before = m.gradients(optimizer)
-            m.emit(ev.Unscale, call.node, scaler=obj, optimizer=optimizer, before=before)
+            key = ("unscaled", optimizer.id)
+            again = m.state.get(key) == RECORDING
+            m.emit(ev.Unscale, call.node, scaler=obj, optimizer=optimizer, before=before, again=again)
+            m.state.set(key, RECORDING)
             m.state.set(("grad", optimizer.id), frozenset(replace(a, scaled=False) for a in before))
     if not is_known:  # any of them
         for optimizer in m.optimizers:
@@ -299,6 +302,8 @@ def unscale(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
 @method(va.Kind.SCALER, "update")
 def update(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
     m.emit(ev.ScalerUpdate, call.node, scaler=obj)
+    for optimizer in m.optimizers:
+        m.state.drop(("unscaled", optimizer.id))
     return va.NONE
 
 

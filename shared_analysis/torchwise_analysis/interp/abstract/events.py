@@ -200,9 +200,12 @@ class Clip(Event):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Unscale(Event):
+    """Gradients of `optimizer` are unscaled. again: surely for a second time since the last update."""
+
     scaler: Obj
     optimizer: Obj
     before: Gradients
+    again: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -540,12 +543,13 @@ class Wrapped(Event):
 class Prepared(Event):
     """Accelerate's prepare, Fabric's setup, deepspeed.initialize: these objects belong to `owner` now.
 
-    open: more went in, of which nothing is known.
+    open: more went in, of which nothing is known. lost: what comes back is thrown away.
     """
 
     owner: Obj
     objects: tuple[Obj, ...]
     open: bool = False
+    lost: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -23,8 +23,9 @@ Facts: TypeAlias = "dict[Key, object]"
 Join: TypeAlias = "Callable[[object, object], object]"
 
 
-# What the lack of a fact says, where it says something: parameters that nobody froze learn.
-_WITHOUT: dict[object, object] = {"frozen": frozenset([False])}
+# What the lack of a fact says, where it says something: parameters that nobody froze learn, gradients that
+# nobody unscaled are scaled.
+_WITHOUT: dict[object, object] = {"frozen": frozenset([False]), "unscaled": frozenset([False])}
 
 
 class Missing:

@@ -37,6 +37,21 @@ for x, y in torch.utils.data.DataLoader([]):
         ("model.head = model.fc", False),
         ("import heads\nwidth = model.fc.in_features\nmodel.fc = heads.build(width)", True),
         ("model.num_classes = 10", False),
+        (
+            "model.requires_grad_(True)\nfor n, p in model.named_parameters():\n"
+            "    if 'fc' not in n:\n        p.requires_grad = False",
+            True,
+        ),
+        (
+            "model.requires_grad_(True)\nfor n, p in model.named_parameters():\n"
+            "    if 'fc' in n:\n        continue\n    p.requires_grad_(False)",
+            True,
+        ),
+        (
+            "import sys\nif len(sys.argv) > 1:\n    raise SystemExit\nfor p in model.parameters():\n"
+            "    p.requires_grad = False",
+            False,
+        ),
     ],
 )
 def test_a_pass_has_a_graph_when_any_part_learns(change: str, learns: bool) -> None:
