@@ -37,6 +37,7 @@ Call: TypeAlias = "Callable[[Interpreter, list[Value], Keywords], Value]"
 
 # Listings of folders are cut off here; a data set's folder only has to show that it holds something.
 _MAX_NAMES = 4096
+_MAX_PARENTS = 32
 # Settings are smaller; going through a corpus word by word would take longer than it can tell.
 _MAX_BYTES = 256 << 10
 
@@ -274,9 +275,40 @@ def path(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
     return path_object(posixpath.normpath(joined)) if isinstance(joined, str) else joined
 
 
+class _Members(dict[str, Value]):
+    """What a path has; the folders above it are made when they are asked for."""
+
+    def __init__(self, shown: str) -> None:
+        super().__init__()
+        self.shown = shown
+
+    def get(self, key: str, default: Value = None) -> Value:  # type: ignore[override]
+        if key not in self and key in ("parent", "parents"):
+            above = _above(self.shown)
+            if key == "parent":
+                self[key] = path_object(above[0] if above else self.shown)
+            else:
+                self[key] = [path_object(one) for one in above]
+        return super().get(key, default)
+
+
+def _above(shown: str) -> list[str]:
+    """The folders above a path, nearest first."""
+    found: list[str] = []
+    while len(found) < _MAX_PARENTS:
+        parent = posixpath.dirname(shown)
+        if not parent or parent == shown:
+            break
+        found.append(parent)
+        shown = parent
+    if not found and shown not in (".", "/"):
+        return ["."]
+    return found
+
+
 def path_object(shown: str) -> Opaque:
     """A `pathlib.Path`."""
-    made = Opaque("pathlib.Path", payload=shown)
+    made = Opaque("pathlib.Path", _Members(shown), payload=shown)
     name = posixpath.basename(shown)
     stem, suffix = posixpath.splitext(name)
 
@@ -335,26 +367,8 @@ def path_object(shown: str) -> Opaque:
     }
     made.attributes |= {key: Builtin(key, call) for key, call in table.items()}
     made.attributes |= {"name": name, "stem": stem, "suffix": suffix}
-    parent = posixpath.dirname(shown)
-    if parent and parent != shown:
-        made.attributes["parent"] = path_object(parent)
-        made.attributes["parents"] = _parents(parent)
-    elif shown not in (".", "/"):
-        made.attributes["parent"] = path_object(".")
-        made.attributes["parents"] = [path_object(".")]
     made.attributes["parts"] = tuple(part for part in shown.split("/") if part)
     return made
-
-
-def _parents(shown: str) -> list[Value]:
-    found: list[Value] = []
-    while shown and len(found) < 32:
-        found.append(path_object(shown))
-        parent = posixpath.dirname(shown)
-        if parent == shown:
-            break
-        shown = parent
-    return found
 
 
 def path_class() -> Opaque:
