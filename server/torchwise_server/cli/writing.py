@@ -21,6 +21,8 @@ _CAN_HOLD_FOLDERS = (
 )
 _NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
 _BINARY = getattr(os, "O_BINARY", 0)
+# A folder may let us through that may not be listed.
+_PASS = getattr(os, "O_PATH", os.O_RDONLY)
 
 
 class NotWrittenError(Exception):
@@ -101,10 +103,10 @@ def write_new(path: Path, data: bytes) -> None:
 @contextmanager
 def _folder(path: Path) -> Generator[int, None, None]:
     """A handle of a folder, reached without following a link."""
-    handle = os.open(path.anchor, os.O_RDONLY | os.O_DIRECTORY)
+    handle = os.open(path.anchor, _PASS | os.O_DIRECTORY)
     try:
         for part in path.parts[1:]:
-            inner = os.open(part, os.O_RDONLY | os.O_DIRECTORY | _NO_FOLLOW, dir_fd=handle)
+            inner = os.open(part, _PASS | os.O_DIRECTORY | _NO_FOLLOW, dir_fd=handle)
             os.close(handle)
             handle = inner
         yield handle
@@ -134,7 +136,11 @@ def _replace(original: Original, data: bytes, folder: int | None) -> None:
         raise
     if folder is not None:
         with contextlib.suppress(OSError):  # some file systems cannot; the file itself is safe
-            os.fsync(folder)
+            listed = os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=folder)
+            try:
+                os.fsync(listed)
+            finally:
+                os.close(listed)
 
 
 def _require_unchanged(original: Original, name: str, folder: int | None) -> os.stat_result:
