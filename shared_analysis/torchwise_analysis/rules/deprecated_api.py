@@ -86,7 +86,7 @@ RULE = Rule(
     ),
     fix=(
         "The new name where the rename is exact (`torch.amp`, `reduction=`, `clip_grad_norm_`, initialisers "
-        "with an underscore): safe, the values are equal. `weights=` for torchvision's `pretrained=`: unsafe, "
+        "with an underscore): safe, the values are equal. `weights=` for torchvision's `pretrained`: unsafe, "
         "for it is not executed in our tests. Else advice."
     ),
     references=(

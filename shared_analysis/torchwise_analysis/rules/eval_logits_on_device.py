@@ -8,9 +8,9 @@ from typing import NamedTuple
 from torchwise_analysis.findings import Confidence, Edit, Evidence, Fix, Place, Safety, Severity
 from torchwise_analysis.fixes import SourceFile, expression_at, insert_at
 from torchwise_analysis.interp.abstract.trace import Trace
-from torchwise_analysis.interp.abstract.values import Const, Kind, Obj, Value, alternatives
+from torchwise_analysis.interp.abstract.values import Arguments, Const, Kind, Obj, Value, alternatives
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
-from torchwise_analysis.rules._reading import called, distinct, step
+from torchwise_analysis.rules._reading import distinct, step
 from torchwise_analysis.source import nodes
 
 WRONG = """
@@ -138,6 +138,20 @@ def main(train, held_out, f):
 """,
         ),
         Example(
+            "The collator tells that it is a language model",
+            """
+from transformers import DataCollatorForLanguageModeling, Trainer, TrainingArguments
+
+
+def main(model, tokenizer, test, f):
+    args = TrainingArguments("out", do_eval=True)
+    words = DataCollatorForLanguageModeling(tokenizer, mlm=False)
+    run = Trainer(model, args, words, None, test, compute_metrics=f)
+          ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ eval-logits-on-device warning certain
+    run.evaluate()
+""",
+        ),
+        Example(
             "Two scores for each sample",
             """
 from transformers import AutoModelForSequenceClassification, Trainer, TrainingArguments
@@ -212,7 +226,7 @@ def detect(trace: Trace) -> Iterator[Hit]:
     for trainer in trace.objects.values():
         if not _is_trainer(trainer) or trainer.arguments.open or trainer.place is None:
             continue
-        model = _model(trainer.arguments.get("model", 0))
+        model = _model(trainer.arguments.get("model", 0)) or _collator(trainer.arguments)
         metric = trainer.arguments.get("compute_metrics", 8)
         settings = trainer.arguments.get("args", 1)
         if model is None or not _is_given(metric) or not isinstance(settings, Obj):
@@ -245,6 +259,15 @@ def _model(value: Value | None, depth: int = 0) -> Obj | None:
     return None
 
 
+def _collator(arguments: Arguments) -> Obj | None:
+    """The collator for language models, which says that each token is a target."""
+    given = arguments.get("data_collator", 2)
+    for member in alternatives(given) if given is not None else ():
+        if isinstance(member, Obj) and member.type_name.endswith("DataCollatorForLanguageModeling"):
+            return member
+    return None
+
+
 def _keeps_logits(settings: Obj) -> bool:
     given = settings.arguments
     if given.open or not settings.type_name.endswith("TrainingArguments"):
@@ -267,11 +290,11 @@ def _hit(trainer: Obj, place: Place, model: Obj, settings: Obj) -> Hit:
         Severity.WARNING,
         Confidence.CERTAIN,
         "each evaluation keeps the logits of all samples on the device, a score for every word of the "
-        f"vocabulary of {called(model, 'the model')}, until `compute_metrics` is called. Set "
+        "vocabulary, until `compute_metrics` is called. Set "
         "`eval_accumulation_steps`, or keep less with `preprocess_logits_for_metrics`.",
         distinct(
             (
-                *step(model.place, "a model that gives a score for each word"),
+                *step(model.place, "this tells that the model gives a score for each word"),
                 *step(settings.place, "its arguments move no logits off the device"),
                 Evidence(place, "and `compute_metrics` wants those of all samples"),
             )

@@ -146,6 +146,28 @@ def validate(model, held_out):
 """,
         ),
         Example(
+            "A metric of a library that sees one part",
+            """
+import evaluate
+import torch
+from accelerate import Accelerator
+from torch import nn
+from torch.utils.data import DataLoader
+
+
+def main(model, held_out):
+    accelerator, metric = Accelerator(), evaluate.load("accuracy")
+    model, loader = accelerator.prepare(model, DataLoader(held_out, 16))
+    model.eval()
+    for x, y in loader:
+        with torch.no_grad():
+            guessed = model(x).argmax(-1)
+        metric.add_batch(predictions=guessed, references=y)
+    accelerator.print(metric.compute())
+    ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ metric-on-local-shard warning certain
+""",
+        ),
+        Example(
             "Gathered with the samples that fill up",
             """
 import torch

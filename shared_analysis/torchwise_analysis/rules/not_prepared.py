@@ -164,6 +164,28 @@ def main(data):
 """,
         ),
         Example(
+            "The results are thrown away",
+            """
+import torch
+from accelerate import Accelerator
+from torch import nn
+from torch.utils.data import DataLoader
+
+
+def main(data):
+    accelerator = Accelerator()
+    model = nn.Linear(12, 4)
+    optimizer = torch.optim.AdamW(model.parameters())
+    loader = DataLoader(data, batch_size=16, shuffle=True)
+    accelerator.prepare(model, optimizer, loader)
+    ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ not-prepared error certain
+    for x, y in loader:
+        optimizer.zero_grad()
+        accelerator.backward(nn.functional.cross_entropy(model(x), y))
+        optimizer.step()
+""",
+        ),
+        Example(
             "A teacher and an evaluation loader need not be",
             """
 import torch
@@ -248,6 +270,9 @@ class _Found(NamedTuple):
 
 def detect(trace: Trace) -> Iterator[Hit]:
     calls = [event for event in trace.of(Prepared) if event.owner.kind in (Kind.ACCELERATOR, Kind.FABRIC)]
+    for event in calls:
+        if event.lost and trace.steps and any(obj.kind in _TRAINING for obj in event.objects):
+            yield _thrown_away(trace, event)
     if not calls or any(event.open or _is_by_hand(event.owner) for event in calls):
         return
     ready = {obj.id for event in calls for obj in event.objects}
@@ -257,6 +282,23 @@ def detect(trace: Trace) -> Iterator[Hit]:
         yield from _optimizers(trace, calls, ready)
     if Kind.OPTIMIZER in kinds:
         yield from _models(trace, calls, ready)
+
+
+_TRAINING = (Kind.MODULE, Kind.OPTIMIZER, Kind.LOADER)
+
+
+def _thrown_away(trace: Trace, event: Prepared) -> Hit:
+    modules = {obj.id for obj in event.objects if obj.kind is Kind.MODULE}
+    passes = (f for f in trace.forwards if modules & set(trace.lineage(f.module.id)))
+    return Hit(
+        event.place,
+        Severity.ERROR,
+        Confidence.CERTAIN,
+        f"what {_owner(event)} gives back is thrown away: the loop goes on with the loader, the model and "
+        "the optimizer as they were, which are not managed. Bind the result.",
+        (Evidence(event.place, "the prepared things are the results of this call"),),
+        frozenset({("prepare", event.place), *(("pass", forward.pass_) for forward in passes)}),
+    )
 
 
 def _is_by_hand(owner: Obj) -> bool:

@@ -42,6 +42,7 @@ ORDER = (
     Precedence("double-softmax", "bce-activation-mismatch", "one finding for each loss call"),
     Precedence("double-softmax", "kl-div-inputs", "one finding for each loss call"),
     Precedence("ddp-without-sharding", "sampler-epoch-not-set", "there is no sampler to set an epoch on"),
+    Precedence("not-prepared", "ddp-forward-bypassed", "the wrapper was thrown away"),
     Precedence("not-prepared", "ddp-without-sharding", "a prepared loader would shard"),
     Precedence("softmax-wrong-dim", "deprecated-api", "the axis that was left out is the wrong one"),
     Precedence("checkpoint-reentrant-no-grad", "deprecated-api", "one missing argument explains both"),

@@ -118,6 +118,27 @@ def train(loader):
 """,
         ),
         Example(
+            "The same written numbers in every step",
+            """
+import torch
+from torch import nn
+
+device = torch.device("cuda")
+model = nn.Linear(12, 3).to(device)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def train(loader):
+    for x, y in loader:
+        mean = torch.tensor([0.485, 0.456, 0.406]).to(device)
+               ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ redundant-transfer hint certain
+        loss = nn.functional.cross_entropy(model(x.to(device)) - mean, y.to(device))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+""",
+        ),
+        Example(
             "Positions in a forward",
             """
 import torch
@@ -302,6 +323,7 @@ def _is_constant(move: Transfer, value: Tensor, stepping: set[int], touched: set
     if move.birth is None or id(value) in touched or value.passes:
         return False
     outlived = {id(turn.loop) for turn in inside(move.loops, move.birth)}
+    # in the second turn the value is still on the host: nobody kept what the first turn moved
     is_repeated = any(turn.iteration > 0 and id(turn.loop) in outlived for turn in move.loops)
     return is_repeated and bool(outlived & stepping)
 

@@ -264,7 +264,8 @@ def prepare(m: Machine, owner: va.Obj, call: Call) -> va.Value | None:
     objects: list[va.Obj] = []
     results = [_prepared(m, owner, argument, call, objects) for argument in call.arguments.positional]
     is_open = call.arguments.open or any(_is_unseen(first_known(value)) for value in call.arguments)
-    m.emit(ev.Prepared, call.node, owner=owner, objects=tuple(objects), open=is_open)
+    is_lost = call.node is m.discarded
+    m.emit(ev.Prepared, call.node, owner=owner, objects=tuple(objects), open=is_open, lost=is_lost)
     return results[0] if len(results) == 1 else m.sequence(results, call.node, va.Kind.TUPLE)
 
 

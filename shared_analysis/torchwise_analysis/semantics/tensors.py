@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from torchwise_analysis.interp.abstract import events as ev
 from torchwise_analysis.interp.abstract import values as va
 from torchwise_analysis.interp.abstract.join import join_tensors
+from torchwise_analysis.interp.abstract.loops import LoopPath
 from torchwise_analysis.interp.abstract.machine import Machine, first_known
 from torchwise_analysis.quick import replace
 from torchwise_analysis.semantics.registry import Call, function, int_of, truth_of
@@ -512,7 +513,9 @@ def _moved(m: Machine, value: va.Tensor, call: Call) -> va.Tensor:
             device=device,
             how=call.name,
             made=made,
-            birth=known[1] if known is not None and known[0] is value and _is_held(call.node) else None,
+            birth=known[1]
+            if known is not None and known[0] is value and _is_held(call.node)
+            else _birth_of_constant(m, call.node),
             factory=_factory(m, call.node),
         )
         return replace(value, device=device)
@@ -525,6 +528,39 @@ def _is_held(node: nd.Node) -> bool:
     if isinstance(held, nd.Attribute):
         return isinstance(held.value, nd.Name) and held.value.id == "self"
     return isinstance(held, nd.Name)
+
+
+def _birth_of_constant(m: Machine, node: nd.Node) -> LoopPath | None:
+    """The loops around the numbers in `torch.tensor([0.1, 0.9]).to(d)` or `torch.tensor(numbers).to(d)`."""
+    made = node.func.value if isinstance(node, nd.Call) and isinstance(node.func, nd.Attribute) else None
+    if not isinstance(made, nd.Call) or not isinstance(made.func, nd.Attribute) or len(made.args) != 1:
+        return None
+    if made.func.attr not in ("tensor", "as_tensor", "FloatTensor", "LongTensor"):
+        return None
+    numbers = made.args[0]
+    if _is_literal(numbers):
+        return ()
+    if not isinstance(numbers, nd.Name):
+        return None
+    listed = first_known(m.eval(numbers))
+    if not isinstance(listed, va.Obj) or listed.kind not in (va.Kind.LIST, va.Kind.TUPLE):
+        return None
+    is_open = bool(m.state.get(("open", listed.id)))
+    are_numbers = all(isinstance(item, va.Const) and item.counter is None for item in m.items(listed))
+    return listed.birth if are_numbers and not is_open and m.items(listed) else None
+
+
+def _is_literal(node: nd.Expr) -> bool:
+    """A list or tuple of written numbers, nested or not."""
+    if isinstance(node, (nd.ListExpr, nd.TupleExpr)):
+        return bool(node.elements) and all(_is_literal(e) or _is_number(e) for e in node.elements)
+    return False
+
+
+def _is_number(node: nd.Expr) -> bool:
+    if isinstance(node, nd.Unary) and node.op == "-":
+        node = node.operand
+    return isinstance(node, nd.Constant) and isinstance(node.value, (int, float))
 
 
 # Functions that give the same values wherever they run, and take a device.
