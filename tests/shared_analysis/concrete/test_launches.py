@@ -488,3 +488,21 @@ for x, _ in loader:
     found = estimate(tmp_path, "# torchwise: image_size=96\n" + script)
     assert found.plan["image_size"].value == (96, 96)
     assert any("96 x 96, as line 1 states" in one for one in found.assumptions)
+
+
+@pytest.mark.parametrize(
+    ("text", "width"),
+    [("20", 20), ("size + 1", 31), ("max([size, inner(4)])", 40), ("nn.Linear(7, 9).in_features", 7)],
+)
+def test_expressions_out_of_settings_are_interpreted(tmp_path: Path, text: str, width: int) -> None:
+    script = "from torch import nn\nsize = 30\n\ndef inner(n):\n    return eval('n * 10')\n\n"
+    script += f"width, batch = eval({text!r}), 8\n" + MODEL + LOOP
+    found = estimate(tmp_path, script)
+    assert found.parameters == width * 10 + 10
+
+
+def test_what_eval_is_not_given_as_a_text_is_not_followed(tmp_path: Path) -> None:
+    script = "import os\nwidth, batch = eval(os.environ['WIDTH']), 8\n" + MODEL + LOOP
+    assert "eval()" in message(tmp_path, script)
+    script = "width, batch = eval('=' * 20), 8\n" + MODEL + LOOP
+    assert "eval()" in message(tmp_path, script)

@@ -23,17 +23,21 @@ from torchwise_analysis.interp.concrete.values import (
     Function,
     Int,
     Iter,
+    ModuleValue,
     Super,
     Unknown,
     Value,
 )
-from torchwise_analysis.source import nodes
+from torchwise_analysis.source import lower_text, nodes
 from torchwise_memory.runtime.tensor import Tensor
 
 if TYPE_CHECKING:
     from torchwise_analysis.interp.concrete.interpreter import Interpreter
 
 FEW_BATCHES = 2
+# Of texts that `eval` is given, and how deep they may call it.
+EVALUATED_CHARACTERS = 2_000
+EVALUATIONS = 60
 
 Evaluate = Callable[["Interpreter", nodes.Expr, Frame], Value]
 
@@ -110,7 +114,31 @@ def call(it: Interpreter, node: nodes.Call, frame: Frame) -> Value:
             keywords[keyword.name] = value
         del value
     it.place(node, frame)
+    if len(args) == 1 and isinstance(args[0], str) and isinstance(callee, Builtin) and callee.name == "eval":
+        return value_of_text(it, args[0], frame)
     return it.call(callee, args, keywords)
+
+
+def value_of_text(it: Interpreter, content: str, frame: Frame) -> Value:
+    """`eval` of a short text that is known: an expression like any other of the program."""
+    it.burn_for(content)
+    lowered = lower_text("<text>", content.strip()) if len(content) <= EVALUATED_CHARACTERS else None
+    statement = lowered.body[0] if lowered is not None and len(lowered.body) == 1 else None
+    while isinstance(statement, nodes.Placed) and len(statement.body) == 1:
+        statement = statement.body[0]
+    if lowered is None or lowered.problems or not isinstance(statement, nodes.ExprStmt):
+        it.assume("eval() is not followed")
+        return Unknown("eval()", it.origin())
+    it.depth += 1
+    try:
+        if it.depth > EVALUATIONS:
+            raise it.error("RecursionError", "maximum recursion depth exceeded")
+        # numbers of the text have no place in the file
+        module = ModuleValue(frame.module.name, "<text>", is_package=False, is_library=True)
+        module.names, module.lazy = frame.module.names, frame.module.lazy
+        return it.evaluate(statement.value, Frame(module, frame, 0))
+    finally:
+        it.depth -= 1
 
 
 def zero_argument_super(it: Interpreter, frame: Frame) -> Value:

@@ -514,6 +514,7 @@ def helpers(it: Interpreter) -> dict[str, Value]:
         "__stored_dtype__": Builtin("__stored_dtype__", _stored_dtype),
         "__refuse_quantised__": Builtin("__refuse_quantised__", _refuse_quantised),
         "__config_class__": Builtin("__config_class__", _config_class_of),
+        "__annotated_class__": Builtin("__annotated_class__", _annotated_class),
         "__config_of_type__": Builtin("__config_of_type__", _config_of_type),
         "__generated__": Builtin("__generated__", _generated),
         "__defaults__": Builtin("__defaults__", _defaults),
@@ -603,6 +604,17 @@ def _stored_dtype(it: Interpreter, args: list[Value], keywords: Keywords) -> Val
 def _refuse_quantised(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
     refuse_quantised(it, it.as_keywords(args[0]))
     return None
+
+
+def _annotated_class(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    """The class that a class body annotates a name with (`config: LlamaConfig`), None without one."""
+    cls, name = cast(Class, args[0]), cast(str, args[1])
+    stated = cast("dict[str, Value]", cls.members.get("__annotations__") or {}).get(name)
+    module = it.library.imports.loaded.get(cls.module)
+    if not isinstance(stated, str) or not isinstance(module, ModuleValue):
+        return None
+    found = it.find_attribute(module, stated)
+    return found if isinstance(found, Class) else None
 
 
 def _config_of_type(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:

@@ -445,6 +445,9 @@ def _touched_name(statement: nodes.Stmt) -> str:
         function = statement.value.func
         if isinstance(function, nodes.Attribute):
             return _root_name(function.value)
+        if "register" in _last_name(function) and statement.value.args:
+            # `_register_all(REGISTRY)` fills what it is given
+            return _root_name(statement.value.args[0])
     if isinstance(statement, nodes.Assign) and len(statement.targets) == 1:
         target = statement.targets[0]
         if isinstance(target, (nodes.Subscript, nodes.Attribute)):

@@ -1303,6 +1303,8 @@ def _signature(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
                 "inspect.Signature",
                 {"parameters": {n: Opaque("inspect.Parameter", {"name": n}) for n in names}},
             )
+    while isinstance(value, Function) and isinstance(value.attributes.get("__wrapped__"), Function):
+        value = cast(Function, value.attributes["__wrapped__"])
     if not isinstance(value, Function):
         return Unknown("a signature", it.origin())
     shown = {p.name: Opaque("inspect.Parameter", {"name": p.name}) for p in value.node.params[skip:]}
