@@ -110,6 +110,7 @@ class Open:
     text: str
     version: int = 1
     past: list[str] = field(default_factory=list[str])
+    good: str = ""  # the last text that was Python
 
     @property
     def uri(self) -> str:
@@ -156,6 +157,7 @@ class Soak:
             self.did[name] = self.did.get(name, 0) + 1
             act(document)
             self.seconds += THOUGHT_S
+            self._mend(document)
             if self.chance.random() < 0.4:
                 self._rest(document)
             if self.seconds >= next_report:
@@ -235,6 +237,8 @@ class Soak:
         self._tell(document, events)
 
     def _save(self, document: Open) -> None:
+        if len(document.text) > 30_000:
+            return
         document.path.write_text(document.text, "utf-8")
         self.wire.tell("textDocument/didSave", {"textDocument": {"uri": document.uri}})
 
@@ -270,6 +274,15 @@ class Soak:
         if self.chance.random() < 0.3:
             self.wire.tell("$/cancelRequest", {"id": self.waiting[-2]})
         self._settle()
+
+    def _mend(self, document: Open) -> None:
+        """Nobody leaves code broken for long, or lets a file grow without end."""
+        if len(document.text) > 2 * len(document.path.read_text("utf-8")) + 2_000:
+            self._whole(document, document.path.read_text("utf-8"))
+        elif parses(document.text):
+            document.good = document.text
+        elif document.good and self.chance.random() < 0.8:
+            self._whole(document, document.good)
 
     # ----------------------------------------------------------------------- the document
 

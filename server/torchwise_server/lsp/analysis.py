@@ -36,6 +36,9 @@ class Backend(Protocol):
 
     def forget(self, uri: str) -> None: ...
 
+    def warm(self) -> None:
+        """Nothing is asked at the moment: load what later questions need."""
+
     def reload(self) -> None:
         """Files on disk or settings changed: nothing read before may be trusted."""
 
@@ -118,6 +121,15 @@ class Analysis:
             return True
 
         self._worker.submit(Lane.CHECK, "", work)
+
+    def warm(self) -> None:
+        """Get ready for edits, behind everything that is asked."""
+
+        def work(_: Stop) -> bool:
+            self._backend.warm()
+            return True
+
+        self._worker.submit(Lane.SCAN, "", work)
 
     def close(self) -> None:
         self._worker.close()

@@ -128,6 +128,10 @@ class EngineBackend:
         for engine in self._engines.values():
             engine.project.forget(path)
 
+    def warm(self) -> None:
+        # what the first edit needs and the first answer did not
+        Document("", "x = 1\n").tree_for(0)
+
     def reload(self) -> None:
         self._finder = SettingsFinder()
         self._engines.clear()

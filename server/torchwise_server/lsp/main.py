@@ -19,6 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from torchwise_server.lsp.server import create_server
 
     server = create_server(EngineBackend())
+    server.collector.start()
     # the message loop must get the interpreter back soon after the analysis thread took it
     sys.setswitchinterval(0.002)
     if options.tcp is not None:

@@ -6,12 +6,16 @@ import logging
 from collections.abc import Callable
 from typing import TypeVar, cast
 
+from cattrs import Converter
 from lsprotocol import types as lsp
 from pygls.exceptions import JsonRpcException, PyglsError
 from pygls.lsp.server import LanguageServer
+from pygls.protocol import default_converter
 
 from torchwise_server import __version__
 from torchwise_server.lsp.analysis import Backend
+from torchwise_server.lsp.collector import PauseCollector
+from torchwise_server.lsp.convert import plain_diagnostic
 from torchwise_server.lsp.session import Session
 
 logger = logging.getLogger(__name__)
@@ -38,14 +42,22 @@ _KEPT_BY_US = (
 )
 
 
+def _converter() -> Converter:
+    """pygls' converter between messages and their types."""
+    made: Converter = default_converter()  # type: ignore[no-untyped-call]
+    made.register_unstructure_hook(lsp.Diagnostic, plain_diagnostic)
+    return made
+
+
 class TorchwiseServer(LanguageServer):
     """The server of one connection."""
 
     def __init__(self, backend: Backend) -> None:
         super().__init__(  # pyright: ignore[reportUnknownMemberType] - pygls is typed in part
-            "torchwise", __version__, notebook_document_sync=_NOTEBOOKS
+            "torchwise", __version__, notebook_document_sync=_NOTEBOOKS, converter_factory=_converter
         )
         self.session = Session(backend)
+        self.collector = PauseCollector()
         builtin = cast("dict[str, object]", self.protocol.fm.builtin_features)  # pyright: ignore[reportUnknownMemberType]
         for method in _KEPT_BY_US:
             del builtin[method]

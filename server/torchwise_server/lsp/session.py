@@ -156,6 +156,7 @@ class Session:
         self.chosen_gpus: tuple[str, ...] | None = None  # by a command, until the settings change
         self.news = News()
         self._backend = backend
+        self._is_warm = False
         self._scans: dict[str, _Scan] = {}
         self._scanned: dict[str, tuple[OpenDocument, asyncio.Future[Checked | None]]] = {}
         self._documents: dict[str, OpenDocument] = {}
@@ -356,6 +357,9 @@ class Session:
         if self._documents.get(document.uri) is not document:
             return
         if isinstance(answer, Checked):
+            if not self._is_warm:
+                self._is_warm = True
+                self.analysis.warm()
             document.checked = answer
             self._came(document, Lane.VERIFY if answer.is_verified else Lane.CHECK, answer.version)
             if answer.valid_s is not None and answer.version == document.version:

@@ -102,6 +102,8 @@ class FakeBackend:
     def forget(self, uri: str) -> None:
         self._texts.pop(uri)
 
+    def warm(self) -> None: ...
+
     def reload(self) -> None: ...
 
     def _findings(self, uri: str) -> list[Finding]:

@@ -111,6 +111,7 @@ def _answers(ls: TorchwiseServer) -> Callable[[OpenDocument, Answer], None]:
     long_work = LongWork(ls)
 
     def show(document: OpenDocument, answer: Answer) -> None:
+        ls.collector.poke()
         if isinstance(answer, Started):
             long_work.began(document, answer.lane)
             return
