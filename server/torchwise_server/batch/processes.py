@@ -198,7 +198,7 @@ class Processes:
 
 @contextlib.contextmanager
 def _interrupts_held() -> Generator[None, None, None]:
-    """Ctrl-C reaches all processes of a terminal: a new one must not hear it before it has said it will not."""
+    """Ctrl-C reaches all processes of a terminal: a new one must not hear it before it ignores it."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
