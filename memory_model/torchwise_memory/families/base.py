@@ -105,6 +105,11 @@ class ModelOutput:
         return self.fields.get(key, default)
 
 
+def _longer(w: World, states: Tensor, length: int) -> Tensor:
+    shape = (states.shape[0], states.shape[1], length, states.shape[3])
+    return w.new(shape, states.dtype, "empty", states.device)
+
+
 class DynamicCache:
     """Keys and values of every layer, as copies that grow by concatenation."""
 
@@ -124,12 +129,9 @@ class DynamicCache:
     def grow(self, w: World, length: int) -> None:
         """As if tokens up to that length had been generated."""
         for layer in list(self.layers):
-            grown: list[Tensor] = []
-            for old in self.layers[layer]:
-                shape = (old.shape[0], old.shape[1], length, old.shape[3])
-                grown.append(w.new(shape, old.dtype, "empty", old.device))
-            self.layers[layer] = (grown[0], grown[1])
-            del old
+            # one after the other, so that what is replaced dies at once
+            self.layers[layer] = (_longer(w, self.layers[layer][0], length), self.layers[layer][1])
+            self.layers[layer] = (self.layers[layer][0], _longer(w, self.layers[layer][1], length))
 
     @visible("get_seq_length")
     def get_seq_length(self, w: World, layer_idx: int = 0) -> int:

@@ -194,6 +194,7 @@ class Attention(Module):
                 key, value = seen.update(w, key, value, self.index)
         if position_bias is None:
             position_bias = self._bias(w, query, key.shape[-2], past, checkpointed)
+        assert position_bias is not None
         output, weights = self._attend(w, query, key, value, mask, position_bias)
         output = method(w, "reshape", output, *hidden_states.shape[:-1], -1)
         output = self.run(w, "o", method(w, "contiguous", output))

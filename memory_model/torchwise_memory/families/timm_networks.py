@@ -89,14 +89,14 @@ class StandardisedConv(Conv2d):
 
     native_name = "timm.layers.StdConv2d"
 
-    def forward(self, w: World, x: Any) -> Any:
+    def forward(self, w: World, input: Any) -> Any:
         weight = self.tensor("weight")
         flat = method(w, "reshape", weight, 1, weight.shape[0], -1)
         normal = functional(w, "batch_norm", flat, None, None, training=True, momentum=0.0, eps=1e-8)
         normal = method(w, "reshape", normal, *weight.shape)
         fields = self.fields
         options = [fields[name] for name in ("stride", "padding", "dilation", "groups")]
-        return functional(w, "conv2d", x, normal, None, *options)
+        return functional(w, "conv2d", input, normal, None, *options)
 
 
 def _standardised(w: World, i: int, o: int, kernel: int, stride: int = 1) -> Module:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from torchwise_analysis.interp.concrete.values import Builtin, Keywords, Namespace, Opaque, Unknown, Value
 from torchwise_memory.families import unet as family
@@ -40,7 +40,7 @@ def _from_config(it: Interpreter, args: list[Value], keywords: Keywords) -> Valu
     given = args[0] if args else keywords.get("config")
     if not isinstance(given, dict):
         return Unknown("the configuration of a denoiser", it.origin())
-    return _built(it, [], {str(key): value for key, value in given.items()})
+    return _built(it, [], it.as_keywords(cast("Value", given)))
 
 
 def _built(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
