@@ -433,8 +433,8 @@ def _of_name(call: ApiCall) -> Iterator[_Use]:
         yield _Use(call, call.place, f"`{name}`", (2, 1), instead, "default type", True)
     elif name.startswith("torchvision.models.") and call.arguments.get("pretrained") is not None:
         flag = call.arguments.get("pretrained")
-        new = _weights(name.rpartition(".")[2], flag.value if isinstance(flag, Const) else None)
-        instead = f"say `weights={new}`" if new else "say `weights=`, which names them"
+        weights = _weights(name.rpartition(".")[2], flag.value if isinstance(flag, Const) else None)
+        instead = f"say `weights={weights}`" if weights else "say `weights=`, which names them"
         yield _Use(
             call,
             call.place,
@@ -442,7 +442,7 @@ def _of_name(call: ApiCall) -> Iterator[_Use]:
             (0, 13),
             instead,
             "weights",
-            detail=new or "",
+            detail=weights or "",
             library="torchvision",
         )
     elif name.startswith("functorch."):

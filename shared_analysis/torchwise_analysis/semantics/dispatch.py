@@ -837,7 +837,7 @@ def _data_method(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
         return tensors.split_data(m, obj, call.node)
     if name in ("size", "dim", "numel", "item", "tolist", "get_world_size", "nelement"):
         ranked = frozenset(["rank"]) if name == "get_world_size" else frozenset[str]()
-        taint = ranked | (tensors.size_taint(call) if "options" not in obj.traits else frozenset())
+        taint = ranked | (tensors.size_taint(call) if "options" not in obj.traits else frozenset[str]())
         return va.unknown(
             f"{obj.symbol}.{name}()" if obj.symbol else None, taint=taint, varies=_on_data(m, obj)
         )

@@ -223,7 +223,7 @@ def combine(m: Machine, tensors: Sequence[va.Tensor], node: nd.Node | None) -> v
     for other in tensors[1:]:
         out = join_tensors(out, other)
     if True not in m.recording():
-        out = replace(out, passes=frozenset())
+        out = replace(out, passes=frozenset[int]())
     return out
 
 
@@ -275,7 +275,9 @@ def cut(m: Machine, value: va.Tensor, node: nd.Node, how: str, **changes: object
         m.emit(ev.GraphCut, node, how=how, value=value)
     mark = va.Cut(m.place(node), how, value.passes) if value.passes else value.cut
     evidence = m.link(node, f"{how} leaves the graph", value.evidence) if value.passes else value.evidence
-    return replace(value, passes=frozenset(), tokens=frozenset(), cut=mark, evidence=evidence, **changes)  # type: ignore[arg-type]
+    return replace(
+        value, passes=frozenset[int](), tokens=frozenset[va.Token](), cut=mark, evidence=evidence, **changes
+    )
 
 
 def dim_argument(call: Call, position: int) -> tuple[int | None, bool]:
@@ -302,7 +304,7 @@ def activate(
     return replace(
         value,
         activation=activation,
-        passes=value.passes if recording else frozenset(),
+        passes=value.passes if recording else frozenset[int](),
         evidence=va.Link(where, f"{name} applied here", value.evidence),
     )
 
@@ -592,7 +594,7 @@ def _reduced(m: Machine, value: va.Tensor, name: str, call: Call) -> va.Tensor:
         reduction=reduction,
         factors=factors,
         shape=None if given else (),
-        passes=value.passes if True in m.recording() else frozenset(),
+        passes=value.passes if True in m.recording() else frozenset[int](),
     )
 
 
@@ -602,7 +604,11 @@ def _selected(m: Machine, value: va.Tensor, call: Call) -> va.Value:
     if call.name in ("max", "min") and not given:
         return replace(combine(m, [value, *m.all_tensors(call.arguments)], call.node), activation=None)
     indices = replace(
-        value, passes=frozenset(), tokens=frozenset(), activation=None, taint=value.taint | {"integer"}
+        value,
+        passes=frozenset[int](),
+        tokens=frozenset[va.Token](),
+        activation=None,
+        taint=value.taint | {"integer"},
     )
     values = replace(value, activation=None, shape=None)
     out = m.sequence((values, indices), None, va.Kind.TUPLE)
@@ -626,7 +632,9 @@ def split(m: Machine, value: va.Tensor, node: nd.Node) -> va.Value:
 
 def _kept(m: Machine, value: va.Tensor, call: Call) -> va.Tensor:
     recording = True in m.recording()
-    out = replace(value, shape=_shape_after(value, call), passes=value.passes if recording else frozenset())
+    out = replace(
+        value, shape=_shape_after(value, call), passes=value.passes if recording else frozenset[int]()
+    )
     if call.name in ("clone",):
         return out
     return out
@@ -760,7 +768,7 @@ def autograd_grad(m: Machine, call: Call) -> va.Value:
         m.backed |= m.passes_of((inputs,))
     out = replace(combine(m, found, call.node), activation=None) if found else va.Tensor(None)
     if not creates:
-        out = replace(out, passes=frozenset())
+        out = replace(out, passes=frozenset[int]())
     return m.sequence((out,), call.node, va.Kind.TUPLE)
 
 
@@ -887,7 +895,7 @@ def torch_function(m: Machine, call: Call) -> va.Value:
         out = made(m, call)
         if last in _RANDOM and isinstance(out, va.Tensor):
             drawn = {"random"} if call.get("generator") is not None else {"random", "drawn"}
-            out = replace(out, passes=frozenset(), taint=out.taint | drawn)
+            out = replace(out, passes=frozenset[int](), taint=out.taint | drawn)
             if last == "bernoulli":
                 out = replace(out, taint=out.taint | _gate(m, call).taint)
         return m.made(out) if isinstance(out, va.Tensor) else out
