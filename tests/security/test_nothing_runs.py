@@ -108,3 +108,38 @@ def test_the_kernel_sees_neither_a_process_nor_a_write(workspace: Path) -> None:
     writing = [line for line in lines if any(flag in line for flag in ("O_WRONLY", "O_RDWR", "O_CREAT"))]
     assert [line for line in writing if "/dev/null" not in line] == []
     assert [line for line in lines if "open" not in line and "execve(" not in line] == []
+
+
+def test_a_script_that_edits_its_path_runs_nothing(workspace: Path, tmp_path: Path) -> None:
+    """The one question that jedi answers. What it parses it keeps in our cache folder, and nowhere else."""
+    hidden = workspace / "hidden"
+    hidden.mkdir()
+    act = f"open({str(tmp_path / 'mark')!r}, 'w').close()\n"
+    for name in ("__init__", "tools", "typing", "os", "sitecustomize", "gi"):
+        (hidden / f"{name}.py").write_text(act)
+    (hidden / "_fast.cpython-311-x86_64-linux-gnu.so").write_bytes(b"\x7fELF")
+    (workspace / "scripted.py").write_text(
+        "import os, sys\nimport torch\n"
+        "sys.path.insert(0, os.path.join(os.path.dirname(__file__), 'hidden'))\n"
+        "sys.path.append('.venv/lib/python3.11/site-packages')\n"
+        "from tools import make\nimport _fast, gi, unknown\n"
+        "model = make()\nfor x in []:\n    model(x).backward()\n"
+    )
+    report, cache = tmp_path / "report", tmp_path / "cache"
+    done = subprocess.run(
+        [sys.executable, "-I", str(WATCHED), str(report), "check", "scripted.py", "--no-cache"],
+        cwd=workspace,
+        env={**environment(workspace), "XDG_CACHE_HOME": str(cache)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode in (0, 1, 3), done.stderr
+    assert not (tmp_path / "mark").exists()
+    seen = report.read_text("utf-8").splitlines()
+    assert [
+        line for line in seen if str(cache) not in line and line.split()[0] in ("writes", "executes")
+    ] == []
+    assert [
+        line for line in seen if line.startswith(("os.exec", "os.posix_spawn", "subprocess", "socket"))
+    ] == []
+    assert (cache / "torchwise" / "jedi").is_dir()

@@ -2,9 +2,9 @@
 
 An import is resolved the way CPython's path finder would, over folders that are only ever listed and
 read: the importing file's own package, the project's roots (the folder of the script, the project
-folder, its `src`), then library folders. Nothing is put on `sys.path`, no interpreter is started,
-`.pth` files and import hooks are not followed. Compiled modules and namespace packages without
-source have nothing to read and stay unresolved.
+folder, its `src`), library folders, then folders that the importing file puts on `sys.path` itself.
+Nothing is put on our own path, no interpreter is started, `.pth` files and import hooks are not followed.
+Compiled modules and namespace packages without source have nothing to read and stay unresolved.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from torchwise_analysis.files import MAX_SOURCE_BYTES, read_regular
+from torchwise_analysis.names.edited_path import added_folders, edits_path
 from torchwise_analysis.names.releases import Releases, releases
 from torchwise_analysis.source import lower_text
 from torchwise_analysis.source.decode import decode
@@ -66,6 +67,7 @@ class Project:
         self._texts: dict[str, str | None] = {}
         self._modules: dict[str, Module | None] = {}
         self._releases: dict[str, Releases | None] = {}
+        self._added: dict[str, tuple[str, ...]] = {}  # by file: what it puts on the path
         self.asked: set[str] = set()  # files whose module was asked for; whoever wants to know clears it
         self.version = 0  # counts up whenever something that was found may not hold any more
         self._looked: dict[str, set[str]] | None = None
@@ -90,6 +92,8 @@ class Project:
         if key not in self._found:
             self._found[key] = self._search(name, near)
         found = self._found[key]
+        if found is None and importer:
+            found = self._on_edited_path(name, importer)
         is_itself = found is not None and found.path == importer and module_name(found.path) != name
         return None if is_itself else found
 
@@ -153,6 +157,7 @@ class Project:
         self._texts.pop(path, None)
         self._modules.pop(path, None)
         self._found.clear()
+        self._added.clear()
         self.version += 1
 
     def bound(self, lines: int) -> None:
@@ -181,6 +186,21 @@ class Project:
             if found is not None:
                 path, is_package = found
                 return SourceModule(name, path, is_package, is_library=folder in self.libraries)
+        return None
+
+    def _on_edited_path(self, name: str, importer: str) -> SourceModule | None:
+        """What lies in a folder that the importing file puts on the path."""
+        parts = name.split(".")
+        if not all(part.isidentifier() for part in parts) or parts[0] in sys.stdlib_module_names:
+            return None
+        if importer not in self._added:
+            text = self.text(importer) or ""
+            self._added[importer] = added_folders(importer, text, self.roots) if edits_path(text) else ()
+        for folder in self._added[importer]:
+            self._note(os.path.dirname(importer), folder, parts)
+            found = _in_folder(folder, parts)
+            if found is not None:
+                return SourceModule(name, *found, is_library=self._is_library(found[0]))
         return None
 
     def _note(self, near: str, folder: str, parts: Sequence[str]) -> None:

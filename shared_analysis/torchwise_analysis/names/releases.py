@@ -51,7 +51,11 @@ def releases(library: str, roots: Sequence[str], libraries: Sequence[str]) -> Re
 
 
 def _declared(library: str, roots: Sequence[str]) -> Iterator[Releases]:
-    before, extras, bounds = r"(?:^|[\"'\s\[(,-])", r"(?:\[[^\]]*\])?\s*", r"((?:===?|~=|>=|<=|<|>|=)[^\"'#;\n)\]]*)"
+    before, extras, bounds = (
+        r"(?:^|[\"'\s\[(,-])",
+        r"(?:\[[^\]]*\])?\s*",
+        r"((?:===?|~=|>=|<=|<|>|=)[^\"'#;\n)\]]*)",
+    )
     pattern = re.compile(before + re.escape(library) + extras + bounds, re.MULTILINE)
     for root in roots:
         for name, text in _texts(root):

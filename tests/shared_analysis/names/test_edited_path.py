@@ -1,0 +1,82 @@
+"""Imports from folders that a script puts on `sys.path` itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from torchwise_analysis.names.project import Project
+
+HEAD = "import os, sys\nfrom pathlib import Path\n"
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    package = tmp_path / "code" / "lib"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "helpers.py").write_text("def build():\n    pass\n")
+    (tmp_path / "code" / "flat.py").write_text("x = 1\n")
+    (tmp_path / "scripts").mkdir()
+    return tmp_path / "scripts" / "train.py"
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        'sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "code"))',
+        'sys.path.append("../code")',
+        "sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), '../code'))",
+    ],
+)
+def test_what_lies_there_is_found(script: Path, edit: str) -> None:
+    script.write_text(f"{HEAD}{edit}\nfrom lib.helpers import build\nimport flat\n")
+    project = Project([str(script.parent)])
+    for name, file in (("lib.helpers", "lib/helpers.py"), ("lib", "lib/__init__.py"), ("flat", "flat.py")):
+        found = project.find(name, str(script))
+        assert found is not None and Path(found.path) == script.parents[1] / "code" / file
+        assert found.name == name and not found.is_library
+
+
+def test_jedi_is_asked_once_and_only_about_a_file_that_edits_the_path(
+    script: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def added_folders(path: str, *_: object) -> tuple[str, ...]:
+        asked.append(path)
+        return ()
+
+    monkeypatch.setattr("torchwise_analysis.names.project.added_folders", added_folders)
+    neighbour = script.with_name("other.py")
+    script.write_text(f"{HEAD}sys.path.append('../code')\n")
+    neighbour.write_text("import lib\n")
+    project = Project([str(script.parent)])
+    for name in ("a.x", "b.y", "a.x", "json"):
+        assert project.find(name, str(script)) is None
+        assert project.find(name, str(neighbour)) is None
+    assert asked == [str(script)]
+
+
+def test_an_edit_that_depends_on_the_run_finds_nothing(script: Path) -> None:
+    script.write_text(f"{HEAD}sys.path.append(os.environ['CODE'])\nimport lib\n")
+    assert Project([str(script.parent)]).find("lib", str(script)) is None
+
+
+def test_the_edit_of_one_script_is_not_that_of_its_neighbour(script: Path) -> None:
+    script.write_text(f"{HEAD}sys.path.append('../code')\nimport lib\n")
+    neighbour = script.with_name("other.py")
+    neighbour.write_text("import lib\n")
+    project = Project([str(script.parent)])
+    assert project.find("lib", str(script)) is not None
+    assert project.find("lib", str(neighbour)) is None
+
+
+def test_a_changed_script_is_asked_again(script: Path) -> None:
+    script.write_text(f"{HEAD}sys.path.append('../nowhere')\nimport lib\n")
+    project = Project([str(script.parent)])
+    assert project.find("lib", str(script)) is None
+    script.write_text(f"{HEAD}sys.path.append('../code')\nimport lib\n")
+    project.forget(str(script))
+    assert project.find("lib", str(script)) is not None
