@@ -141,9 +141,23 @@ def blocks(name: str, model: Module) -> list[Module]:
 class SelfAttention(Module):
     native_name = "timm.layers.Attention"
 
-    def build(self, w: World, hidden: int, heads: int, options: Options, bias_tokens: int = 0) -> None:
-        self.heads, self.options = heads, options
-        self.children["qkv"] = linear(w, hidden, 3 * hidden)
+    def build(
+        self,
+        w: World,
+        hidden: int,
+        heads: int,
+        options: Options,
+        bias_tokens: int = 0,
+        windowed: bool = False,
+    ) -> None:
+        """windowed: Swin's, which writes attention out; BEiT's gives its position bias to the kernel."""
+        self.heads, self.options, self.windowed = heads, options, windowed
+        self.keyless = bool(bias_tokens) and not windowed
+        self.children["qkv"] = linear(w, hidden, 3 * hidden, bias=not self.keyless)
+        if self.keyless:
+            for name in ("q_bias", "v_bias"):
+                self.new_parameter(w, name, (hidden,), None, None)
+            self.register_buffer(w, "k_bias", torch_function(w, "torch.zeros", (hidden,)), persistent=False)
         self.children["proj"] = linear(w, hidden, hidden)
         self.bias_tokens = bias_tokens
         if bias_tokens:
@@ -155,11 +169,13 @@ class SelfAttention(Module):
     def forward(self, w: World, x: Any, masked: bool = False) -> Any:
         batch, tokens, hidden = x.shape
         size = hidden // self.heads
-        qkv = method(w, "reshape", self.run(w, "qkv", x), batch, tokens, 3, self.heads, size)
+        qkv = method(w, "reshape", self._projected(w, x), batch, tokens, 3, self.heads, size)
         q, k, v = method(w, "unbind", method(w, "permute", qkv, 2, 0, 3, 1, 4), 0)
         del qkv
-        if self.options.attention != "eager" and not self.bias_tokens:
-            x = functional(w, "scaled_dot_product_attention", q, k, v)
+        if self.options.attention != "eager" and not self.windowed:
+            bias = self._position_bias(w, tokens)
+            x = functional(w, "scaled_dot_product_attention", q, k, v, bias)
+            del bias
         else:
             scores = torch_function(
                 w,
@@ -168,11 +184,10 @@ class SelfAttention(Module):
                 method(w, "transpose", k, -2, -1),
             )
             del q, k
-            if self.bias_tokens:
-                table = self.tensor("bias_table")
-                bias = fused(w, "index", (table,), (1, self.heads, tokens, tokens), table.dtype, saved=())
+            bias = self._position_bias(w, tokens)
+            if bias is not None:
                 scores = add(w, scores, bias)
-                del bias
+            del bias
             if masked:
                 # one mask a window, spread over batch and heads
                 scores = add(w, scores, w.new((1, 1, tokens, tokens), scores.dtype, "window mask"))
@@ -181,6 +196,19 @@ class SelfAttention(Module):
             del scores
         x = method(w, "reshape", method(w, "transpose", x, 1, 2), batch, tokens, hidden)
         return self.run(w, "proj", x)
+
+    def _projected(self, w: World, x: Any) -> Any:
+        if not self.keyless:
+            return self.run(w, "qkv", x)
+        biases = (self.tensor("q_bias"), self.tensor("k_bias"), self.tensor("v_bias"))
+        bias = torch_function(w, "torch.cat", biases)
+        return functional(w, "linear", x, self.child("qkv").tensor("weight"), bias)
+
+    def _position_bias(self, w: World, tokens: int) -> Any:
+        if not self.bias_tokens:
+            return None
+        table = self.tensor("bias_table")
+        return fused(w, "index", (table,), (1, self.heads, tokens, tokens), table.dtype, saved=())
 
 
 class FeedForward(Module):
@@ -319,7 +347,7 @@ class SwinBlock(Module):
     def build(self, w: World, width: int, heads: int, window: int, shifted: bool, options: Options) -> None:
         self.window, self.shifted = window, shifted
         attention = SelfAttention()
-        attention.build(w, width, heads, options, window * window)
+        attention.build(w, width, heads, options, window * window, windowed=True)
         mlp = FeedForward()
         mlp.build(w, width, 4 * width, False, options)
         self.children.update(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Sequence
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 from pathlib import Path
 from typing import cast
 
@@ -12,6 +14,8 @@ from torchwise_server.cli import Exit, UsageError
 from torchwise_server.cli.output import complain, say
 from torchwise_server.reporters.estimate_json import peak_as_dict
 
+#: From how many rows on it pays to start processes.
+MANY = 16
 _UNKNOWN_PEAK = Peak(None, None, None)
 
 
@@ -19,14 +23,29 @@ def answer(filename: str, files: Sequence[str]) -> int:
     """Answer each line of the file in its order."""
     if files:
         raise UsageError("--workload describes runs without a script; leave the files out")
-    rejected = 0
-    for number, row in enumerate(_rows(filename), start=1):
+    rows = list(_rows(filename))
+    for number, row in enumerate(rows, start=1):
         if row is None:
             complain(f"{filename}:{number}: not a JSON object with an id; passed over")
-            rejected += 1
-            continue
-        say(json.dumps(_answer(row)))
-    return Exit.UNREAD if rejected else Exit.OK
+    for answered in _answers([row for row in rows if row is not None]):
+        say(json.dumps(answered))
+    return Exit.UNREAD if None in rows else Exit.OK
+
+
+def _answers(rows: list[dict[str, object]]) -> Iterator[dict[str, object]]:
+    """In the order of the rows; many of them on all processors."""
+    if len(rows) < MANY or (os.cpu_count() or 1) < 2:
+        yield from map(_answer, rows)
+        return
+    done = 0
+    try:
+        with ProcessPoolExecutor() as pool:
+            for answered in pool.map(_answer, rows, chunksize=4):
+                done += 1
+                yield answered
+    except (OSError, BrokenExecutor):
+        # no processes to be had here: go on alone
+        yield from map(_answer, rows[done:])
 
 
 def _answer(row: dict[str, object]) -> dict[str, object]:
