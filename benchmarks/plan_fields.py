@@ -53,7 +53,10 @@ def main() -> None:
         rows.append(row := _ours(path, shown, options.site_packages))
         missing = [name for name in CENTRAL if name not in row.values]
         said = "estimated" if row.is_estimated else f"no estimate: {row.why[:110]}"
-        print(f"{shown}  {row.seconds:.1f} s  {said}{'; no ' if missing else ''}{', '.join(missing)}", flush=True)
+        print(
+            f"{shown}  {row.seconds:.1f} s  {said}{'; no ' if missing else ''}{', '.join(missing)}",
+            flush=True,
+        )
     _report("torchwise", rows)
     if options.against:
         theirs = [_theirs(path, shown, options.against) for path, shown in _scripts(options)]

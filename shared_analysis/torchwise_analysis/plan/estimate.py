@@ -11,6 +11,7 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
+from torchwise_analysis.interp.concrete.costs import STATEMENT_FUEL
 from torchwise_analysis.interp.concrete.loops import Measured
 from torchwise_analysis.names.project import Project
 from torchwise_analysis.plan.explain import explained, not_reached, shortened
@@ -36,6 +37,8 @@ DEFAULT_SM = 80
 MAX_ALTERNATIVES = 8
 # Of the script's run and of those with something changed; a single one may take as many as it has fuel for.
 MAX_STEPS = 4_000_000
+# Of a run by a launch line, which is one of several.
+LAUNCH_FUEL = 600_000
 
 # What a plan must say before other starts are looked at.
 _CENTRAL = ("model", "micro_batch", "precision", "optimizer")

@@ -83,6 +83,7 @@ def run_script(
     stop: Callable[[], bool],
     stated: Stated | None = None,
     recovers: bool = False,
+    fuel: int = STATEMENT_FUEL,
 ) -> Facts:
     """Interpret the script once. Raises nothing; what stopped the run is in the result.
 
@@ -93,7 +94,7 @@ def run_script(
 
     def work() -> None:
         try:
-            _run(facts, start, project, sm, choices, change, stop, stated, recovers)
+            _run(facts, start, project, sm, choices, change, stop, stated, recovers, fuel)
         except RecursionError:
             facts.failure = "the script nests deeper than is followed"
         except Exception as error:
@@ -141,9 +142,10 @@ def _run(
     stop: Callable[[], bool],
     stated: Stated | None,
     recovers: bool,
+    fuel: int = STATEMENT_FUEL,
 ) -> None:
     world = World(Allocator(), sm, fuel=OPERATOR_FUEL)
-    fuel = RECOVERY_FUEL if recovers else STATEMENT_FUEL
+    fuel = RECOVERY_FUEL if recovers else fuel
     it = Interpreter(project, world, choices, stop, fuel)
     it.recovers = recovers
     it.launch = start.launch

@@ -361,7 +361,8 @@ HYDRA_FILES = {
     "conf__config_dot_yaml": "defaults:\n  - model: small\n  - _self_\nbatch: 8\n",
     "conf__model__small_dot_yaml": "width: 20\n",
     "conf__model__large_dot_yaml": "width: 200\n",
-    "conf__experiment__big_dot_yaml": "# @package _global_\ndefaults:\n  - override /model: large\nbatch: 64\n",
+    "conf__experiment__big_dot_yaml": "# @package _global_\n"
+    "defaults:\n  - override /model: large\nbatch: 64\n",
 }
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, cast
 
 from torchwise_analysis.interp.concrete import operators
 from torchwise_analysis.interp.concrete.values import (
+    MISSING,
     Builtin,
     Keywords,
     Namespace,
@@ -46,7 +47,42 @@ _KEEP = (
 
 def pillow(it: Interpreter) -> Namespace:
     """`PIL`."""
-    return Namespace("PIL", {"Image": image_module(it), "__version__": "11.0.0"})
+    members: dict[str, Value] = {"Image": image_module(it), "__version__": "11.0.0"}
+    members["ImageOps"] = Namespace("PIL.ImageOps", resolve=_same_size)
+    members["ImageEnhance"] = Namespace("PIL.ImageEnhance", resolve=_enhancer)
+    members["ImageFile"] = Namespace("PIL.ImageFile", {"LOAD_TRUNCATED_IMAGES": False})
+    return Namespace("PIL", members)
+
+
+# Functions of `PIL.ImageOps` that only change colours or turn an image over.
+_COLOUR_CHANGES = (
+    "autocontrast",
+    "equalize",
+    "invert",
+    "posterize",
+    "solarize",
+    "flip",
+    "mirror",
+    "exif_transpose",
+)
+
+
+def _same_size(name: str) -> Value:
+    if name in _COLOUR_CHANGES:
+        return Builtin(f"PIL.ImageOps.{name}", lambda it, a, k: a[0])
+    if name == "grayscale":
+        return Builtin(name, lambda it, a, k: it.call(it.get_attribute(a[0], "convert"), ["L"], {}))
+    return MISSING
+
+
+def _enhancer(name: str) -> Value:
+    """`ImageEnhance.Color(image).enhance(factor)`: the image in other colours."""
+
+    def make(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+        image = args[0]
+        return Opaque(f"PIL.ImageEnhance.{name}", {"enhance": Builtin("enhance", lambda it, a, k: image)})
+
+    return Builtin(f"PIL.ImageEnhance.{name}", make) if name[:1].isupper() else MISSING
 
 
 def image_module(it: Interpreter) -> Namespace:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from torchwise_analysis.interp.concrete import statements
 from torchwise_analysis.interp.concrete.library import replacements
@@ -255,7 +255,16 @@ class LazyScope:
         return found
 
     def _takes_effect(self, statement: nodes.Stmt) -> bool:
-        """A project's definition that a decorator registers, or a call of a function defined above it."""
+        """A project's definition that a decorator registers, or a call of a function defined above it.
+
+        Of a library only calls of functions that say that they register something.
+        """
+        if self.is_replacement:
+            return False
+        if self.module.is_library:
+            value = statement.value if isinstance(statement, nodes.ExprStmt) else None
+            is_registering = isinstance(value, nodes.Call) and "register" in _last_name(value.func)
+            return is_registering and _last_name(cast(nodes.Call, value).func) in self.binders
         if isinstance(statement, (nodes.FunctionDef, nodes.ClassDef)):
             return any("regist" in _last_name(decorator).lower() for decorator in statement.decorators)
         if isinstance(statement, nodes.ExprStmt) and isinstance(statement.value, nodes.Call):
@@ -336,7 +345,7 @@ class LazyScope:
                 self._pending_stars.append(inner)
         for name in dict.fromkeys(_bound_names(statement)):
             self.binders.setdefault(name, []).append((statement, base))
-        if _is_registration(statement) or (not self.module.is_library and self._takes_effect(statement)):
+        if _is_registration(statement) or self._takes_effect(statement):
             self._registrations.append((statement, base))
         touched = _touched_name(statement)
         if touched:

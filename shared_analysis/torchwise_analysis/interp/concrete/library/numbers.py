@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 from torchwise_analysis.interp.concrete import operators
 from torchwise_analysis.interp.concrete.library.images import as_tensor
@@ -22,6 +22,7 @@ from torchwise_analysis.interp.concrete.values import (
     Unknown,
     Value,
 )
+from torchwise_analysis.interp.core.constants import MAX_ITEMS
 from torchwise_memory.runtime.dtypes import DTYPES, DType
 from torchwise_memory.runtime.tensor import Tensor
 
@@ -48,6 +49,16 @@ _TYPES = {
     "float_": "float64",
     "int_": "int64",
 }
+
+
+def _chosen_objects(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    """`numpy.random.choice` among objects that are no numbers: the first of them; None for anything else."""
+    items = cast("list[Value]", args[0]) if args and isinstance(args[0], (list, tuple)) else []
+    if not items or isinstance(items[0], (int, float, Unknown, Symbol)):
+        return None
+    size = args[1] if len(args) > 1 else keywords.get("size")
+    it.assume("a random choice is the first of its elements")
+    return [items[0]] * size if isinstance(size, int) and 0 < size <= MAX_ITEMS else items[0]
 
 
 def numpy_module(it: Interpreter) -> Namespace:
@@ -263,7 +274,7 @@ def _random() -> dict[str, Value]:
         "randn": Builtin("randn", tensor),
         "rand": Builtin("rand", tensor),
         "randint": Builtin("randint", number),
-        "choice": Builtin("choice", number),
+        "choice": Builtin("choice", lambda it, a, k: _chosen_objects(it, a, k) or number(it, a, k)),
         "random": Builtin("random", lambda it, a, k: Symbol("a random number", is_int=False)),
         "uniform": Builtin("uniform", lambda it, a, k: Symbol("a random number", is_int=False)),
         "normal": Builtin("normal", lambda it, a, k: Symbol("a random number", is_int=False)),
