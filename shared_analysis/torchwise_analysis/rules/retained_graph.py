@@ -10,7 +10,7 @@ from torchwise_analysis.fixes import SourceFile, append_call, expression_at
 from torchwise_analysis.interp.abstract.events import Backward, Returned, Store
 from torchwise_analysis.interp.abstract.loops import inside
 from torchwise_analysis.interp.abstract.trace import Trace
-from torchwise_analysis.interp.abstract.values import Origin
+from torchwise_analysis.interp.abstract.values import PART, Origin
 from torchwise_analysis.policy import weaker
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
 from torchwise_analysis.rules._reading import distinct, doubt, forwards_of, grade, known_by, loop_words, step
@@ -94,6 +94,29 @@ RULE = Rule(
         ),
     ),
     examples=(
+        Example(
+            "A part of what an unseen loss gave, beside the one that is differentiated",
+            """
+import torch
+from torch import nn
+
+model = nn.Linear(12, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def train(loader, criterion):
+    rewards, total = 0.0, 0.0
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss, reward = criterion(model(x), y)
+        rewards += reward.mean()
+        total += loss
+                 ^^^^ retained-graph warning certain
+        loss.backward()
+        optimizer.step()
+    print(rewards, total)
+""",
+        ),
         Example(
             "A running sum that the loop sets back for each window",
             """
@@ -368,6 +391,8 @@ def detect(trace: Trace) -> Iterator[Hit]:
             continue  # differentiated again on purpose
         if is_freed and not any(_outlives(store, backward) for backward in backwards):
             continue  # it dies with the iteration whose backward used the graph
+        if is_freed and not _is_proven(store, backwards):
+            continue  # a part of what an unseen call gave: another part was differentiated
         is_open = not is_freed and not _is_evaluation(trace, store)
         if is_open and (_may_be_used(trace, store) or not _is_of_a_module(trace, store)):
             continue
@@ -402,6 +427,14 @@ def _outlives(store: Store, backward: Backward) -> bool:
     """What keeps the value lives longer than one iteration of a loop around the backward."""
     kept_over = {turn.loop.place for turn in inside(store.loops, store.holder.birth if store.holder else ())}
     return any(turn.loop.place in kept_over for turn in backward.loops)
+
+
+def _is_proven(store: Store, backwards: Sequence[Backward]) -> bool:
+    """Did the backwards run over this very value, if an unseen call gave it beside others?"""
+    parts = {mark for mark in store.value.taint if mark.startswith(PART)}
+    return not parts or any(
+        backward.loss is not None and parts & backward.loss.taint for backward in backwards
+    )
 
 
 def _may_be_used(trace: Trace, store: Store) -> bool:

@@ -7,7 +7,7 @@ from typing import cast
 from torchwise_analysis.interp.abstract import calls, iteration
 from torchwise_analysis.interp.abstract import events as ev
 from torchwise_analysis.interp.abstract import values as va
-from torchwise_analysis.interp.abstract.machine import Machine, first_known
+from torchwise_analysis.interp.abstract.machine import RECORDING, Machine, first_known
 from torchwise_analysis.quick import replace
 from torchwise_analysis.semantics import tensors
 from torchwise_analysis.semantics.registry import (
@@ -547,7 +547,10 @@ def deepcopy(m: Machine, call: Call) -> va.Value:
             over=value.over,
             traits=value.traits | {"copy"},
             arguments=value.arguments,
+            origin=value.origin,
         )
+        if m.is_frozen(value):
+            m.state.set(("frozen", copy.id), RECORDING)
         m.put_mode(copy.id, m.mode(value))
         m.state.set(("c", copy.id), m.items(value))
         names = cast("tuple[str, ...]", m.state.get(("names", value.id), ()))

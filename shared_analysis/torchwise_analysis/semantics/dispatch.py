@@ -969,9 +969,9 @@ def _parameters_method(m: Machine, value: va.Parameters, call: Call) -> va.Value
     name = call.name
     if name == "requires_grad_":
         partial = value.filtered or (bool(m.loops) and _guarded_in_loop(m))
-        modules.set_requires_grad(
-            m, value.roots, truth_of(call.get("requires_grad", 0), True), call.node, partial
-        )
+        flag = call.get("requires_grad", 0)
+        if not modules.is_restored(m, flag):
+            modules.set_requires_grad(m, value.roots, truth_of(flag, True), call.node, partial)
         return value
     if name in ("copy_", "add_", "sub_", "mul_", "lerp_", "normal_", "uniform_", "zero_", "fill_", "data"):
         for root in sorted(value.roots):

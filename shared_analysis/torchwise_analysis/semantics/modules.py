@@ -557,8 +557,16 @@ def moved(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
 @method(va.Kind.MODULE, "requires_grad_")
 @method(va.Kind.PARAMETER, "requires_grad_")
 def requires_grad(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
-    set_requires_grad(m, frozenset([obj.id]), truth_of(call.get("requires_grad", 0), True), call.node)
+    flag = call.get("requires_grad", 0)
+    if not is_restored(m, flag):
+        roots = frozenset([obj.id, unwrap(m, obj)[0].id])
+        set_requires_grad(m, roots, truth_of(flag, True), call.node)
     return obj
+
+
+def is_restored(m: Machine, flag: va.Value | None) -> bool:
+    """`requires_grad_(p.requires_grad)`: it stays what it is."""
+    return flag is not None and "requires_grad" in m.taint(flag)
 
 
 def set_requires_grad(

@@ -186,10 +186,10 @@ def call_method(
                 held = call_function(m, replace(found, self=receiver), va.NO_ARGUMENTS, node)
                 return call_value(m, held, arguments, node)
             if found is not None:
-                if receiver.kind is va.Kind.OPTIMIZER and name == "step":
-                    stepped = m.library.method(m, receiver, name, arguments, node)
-                    if len(tuple(arguments)):  # a closure, which was run
-                        return stepped
+                if receiver.kind is va.Kind.OPTIMIZER and name in ("step", "zero_grad"):
+                    done = m.library.method(m, receiver, name, arguments, node)
+                    if len(tuple(arguments)):  # a closure, which was run, or flags
+                        return done
                 value = call_value(m, bound(m, found, receiver), arguments, node)
                 return m.library.returned(m, receiver, name, value, node)
     elif isinstance(receiver, va.Class):

@@ -756,7 +756,25 @@ def _believed(m: Machine, kind: va.Kind, origin: va.Origin, name: str, node: nd.
     if found is None:
         found = m.arguments[key] = unknowns.believed(m, kind, origin, name, node)
     assert isinstance(found, va.Obj)
-    return m.objects.get(found.id, found)
+    found = m.objects.get(found.id, found)
+    if kind is va.Kind.MODULE and isinstance(node, nd.Assign):
+        _apply_chain(m, found, node.value)
+    return found
+
+
+_MODULE_METHODS = ("requires_grad_", "eval", "train")
+
+
+def _apply_chain(m: Machine, module: va.Obj, made: nd.Expr) -> None:
+    """`build().eval().requires_grad_(False)`: what was done to it before it got its name."""
+    chain: list[nd.Call] = []
+    while isinstance(made, nd.Call) and isinstance(made.func, nd.Attribute):
+        if made.func.attr in _MODULE_METHODS:
+            chain.append(made)
+        made = made.func.value
+    for call in reversed(chain):
+        assert isinstance(call.func, nd.Attribute)
+        m.library.method(m, module, call.func.attr, calls.arguments_of(m, call), call)
 
 
 def _identified(m: Machine, value: va.Unknown, name: str, node: nd.Node) -> va.Unknown:
@@ -880,7 +898,12 @@ def unpack(m: Machine, value: va.Value, targets: tuple[nd.Expr, ...], node: nd.N
         if value.kind is va.Kind.ITERATOR:
             return [iteration.element(m, value, node)] * count
     if isinstance(value, va.Tensor):
-        return [replace(value, shape=value.shape[1:] if value.shape else None)] * count
+        one = replace(value, shape=value.shape[1:] if value.shape else None)
+        # nobody takes a loss apart: an unseen one gave several things
+        is_believed = value.reduction in ("mean", "sum") or any(
+            m.passes[p].forward.belief for p in value.passes
+        )
+        return [part_of(one, str(i)) if is_believed else one for i in range(count)]
     content = value.value if isinstance(value, va.Const) else None
     if isinstance(content, tuple):
         parts = cast("tuple[object, ...]", content)
@@ -891,6 +914,11 @@ def unpack(m: Machine, value: va.Value, targets: tuple[nd.Expr, ...], node: nd.N
         return [va.unknown(None, taint=taint) for _ in range(count)]
     sizes = [va.unknown(None, taint=taint - {"shape"}) for _ in range(count)]
     return [replace(sizes[0], taint=sizes[0].taint | {"size0"}), *sizes[1:]]
+
+
+def part_of(value: va.Tensor, name: str) -> va.Tensor:
+    """A part of what an unseen call gave: that it has a graph only shows when a backward runs over it."""
+    return replace(value, taint=value.taint | {f"{va.PART}{name}"})
 
 
 def _row(m: Machine, value: va.Value, count: int) -> tuple[va.Value, ...]:

@@ -1122,6 +1122,8 @@ class Machine:
     ) -> va.Value:
         """`value` goes to a place that outlives this iteration; returns it marked with the store's token."""
         tensors = [t for t in self.tensors(value) if t.passes]
+        if how == "comprehension":  # what comes out of a container that keeps it is no second cause
+            tensors = [t for t in tensors if not t.tokens]
         if not tensors:
             return value
         # growth needs a graph made inside the very iteration that the place outlives

@@ -147,6 +147,9 @@ class Cut(NamedTuple):
     passes: frozenset[int]
 
 
+PART = "part:"  # taint of a part of what an unseen call gave, with its number or name
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Tensor(Value):
     """A tensor. `passes` are the forward passes whose graph it carries (empty: carries none).

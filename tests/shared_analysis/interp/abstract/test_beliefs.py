@@ -81,3 +81,29 @@ def test_an_optimizer_is_no_module_because_its_state_is_loaded() -> None:
     text = "from unseen import build\noptimizer = build()\noptimizer.load_state_dict(build())\n"
     kinds = {obj.kind for obj in traced(text).objects.values() if obj.name == "optimizer"}
     assert kinds == {Kind.OPTIMIZER}
+
+
+CHAIN = """
+from unseen import build
+
+model = build("model"){chain}.to("cuda")
+model.load_state_dict(build("weights"))
+model.parameters()
+for x in build("data"):
+    y = model(x)
+"""
+
+
+@pytest.mark.parametrize(
+    ("chain", "modes", "grads"),
+    [
+        ("", {"unknown"}, {True}),
+        (".eval()", {"eval"}, {True}),
+        (".train().requires_grad_(False)", {"train"}, {False}),
+        (".requires_grad_(False).requires_grad_(True)", {"unknown"}, {True}),
+    ],
+)
+def test_what_was_done_before_the_name_was_given(chain: str, modes: set[str], grads: set[bool]) -> None:
+    forwards = traced(CHAIN.format(chain=chain)).of(Forward)
+    assert {mode.name for forward in forwards for mode in forward.modes} == modes
+    assert {flag for forward in forwards for flag in forward.grad} == grads

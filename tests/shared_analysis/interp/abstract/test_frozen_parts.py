@@ -37,6 +37,13 @@ for x, y in torch.utils.data.DataLoader([]):
         ("model.head = model.fc", False),
         ("import heads\nwidth = model.fc.in_features\nmodel.fc = heads.build(width)", True),
         ("model.num_classes = 10", False),
+        ("for p in model.parameters():\n    p.copy_(p + 1).requires_grad_(p.requires_grad)", False),
+        (
+            "model.requires_grad_(True)\nmodel = nn.parallel.DistributedDataParallel(model)\n"
+            "model.requires_grad_(False)",
+            False,
+        ),
+        ("import copy\nmodel = copy.deepcopy(model).eval()", False),
         (
             "model.requires_grad_(True)\nfor n, p in model.named_parameters():\n"
             "    if 'fc' not in n:\n        p.requires_grad = False",
