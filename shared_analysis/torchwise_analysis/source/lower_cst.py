@@ -164,6 +164,8 @@ def parse(text: str) -> cst.Module:
         return cst.parse_module(text.removeprefix(BYTE_ORDER_MARK))
     except cst.ParserSyntaxError as error:
         raise SyntaxError(error.message, (None, error.raw_line, error.raw_column + 1, None)) from None
+    except cst.CSTLogicError:  # texts of kinds that LibCST does not know how to join: "a" t"b"
+        raise SyntaxError("strings of different kinds beside each other") from None
     except (ValueError, TypeError, RecursionError) as error:
         raise SyntaxError(str(error)) from None
 
