@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from torchwise_analysis.findings import Confidence, Evidence, Fix, Safety, Severity
 from torchwise_analysis.fixes import SourceFile
-from torchwise_analysis.interp.abstract.events import Collective, HostSync, Reported, Saved
+from torchwise_analysis.interp.abstract.events import Collective, HostSync, LoaderBuilt, Reported, Saved
 from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.interp.abstract.values import Obj
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
@@ -69,7 +69,7 @@ RULE = Rule(
         "metrics of torchmetrics, which synchronise by themselves",
         "the rank is shown with the number, or the number is computed with the number of ranks",
         "losses and accuracies of the training batches, which are shown to follow a run",
-        "evaluations in which every rank sees all of the data",
+        "evaluations in which every rank sees all of the data, or whose forwards record a graph",
     ),
     grading=(
         "Certain: the loader shards, the number is computed from its batches alone, and nothing reduces. A "
@@ -274,6 +274,7 @@ def detect(trace: Trace) -> Iterator[Hit]:
         return
     chosen = {guard.place: saved for saved in trace.of(Saved) for guard in saved.scene.guards}
     spoken: set[int] = set()
+    evaluated = _evaluated(trace)
     reports = [event for event in trace.of(Reported) if not event.ranked]
     # what decides comes first: a number is often printed too
     for event in sorted(reports, key=lambda event: (event.place not in chosen, event.order)):
@@ -282,9 +283,19 @@ def detect(trace: Trace) -> Iterator[Hit]:
             continue
         for oid in sorted(event.loaders - spoken):
             loader = trace.objects.get(oid)
-            if loader is not None and not trace.is_training_source(oid):
+            if loader is not None and oid in evaluated:
                 spoken.add(oid)
                 yield _hit(trace, event, loader, saved)
+
+
+def _evaluated(trace: Trace) -> frozenset[int]:
+    """Loaders whose batches are run only where nothing is recorded, and that are not asked to shuffle."""
+    ordered = {built.loader.id for built in trace.of(LoaderBuilt) if built.shuffle is False}
+    grads: dict[int, set[bool]] = {}
+    for forward in trace.forwards:
+        for source in forward.sources:
+            grads.setdefault(source, set()).update(forward.grad)
+    return frozenset(source for source, found in grads.items() if found == {False} and source in ordered)
 
 
 def _hit(trace: Trace, event: Reported, loader: Obj, saved: Saved | None) -> Hit:
@@ -311,6 +322,7 @@ def _hit(trace: Trace, event: Reported, loader: Obj, saved: Saved | None) -> Hit
 def _gathered(trace: Trace) -> Iterator[Hit]:
     """Accelerate's `gather` brings back the samples that filled up the last batch too."""
     spoken: set[int] = set()
+    evaluated = _evaluated(trace)
     if trace.api("a slice of what was gathered"):
         return
     for event in trace.of(Collective):
@@ -321,7 +333,7 @@ def _gathered(trace: Trace) -> Iterator[Hit]:
         )
         for oid in sorted(event.sources - spoken):
             loader = trace.objects.get(oid)
-            if loader is None or read is None or trace.is_training_source(oid):
+            if loader is None or read is None or oid not in evaluated:
                 continue
             spoken.add(oid)
             yield Hit(
