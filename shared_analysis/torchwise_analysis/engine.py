@@ -67,13 +67,14 @@ class CheckStatistics:
     """What was counted on the way.
 
     not_analysed: places that the interpreter passed over, with the reason. silent: how often it gave up
-    something without a place, by reason.
+    something without a place, by reason. by_function: the same by path and function.
     """
 
     suppressed: int = 0
     visits: int = 0
     not_analysed: tuple[tuple[Place, str], ...] = ()
     silent: tuple[tuple[str, int], ...] = ()
+    by_function: tuple[tuple[str, str, str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,16 +357,24 @@ def _failure(path: str, what: str, error: Exception) -> Problem:
     return Problem(path, None, message, ProblemKind.FAILURE)
 
 
+_SILENT = {
+    "dead_paths": "paths that end in a call which never returns",
+    "cut": "calls too deep or recursive to enter",
+    "unknown_backwards": "backwards on a value that no known forward made",
+    "lost": "values given up where paths join",
+}
+
+
 def _statistics(suppressed: int, silence: Silence) -> CheckStatistics:
-    counted = (
-        ("paths that end in a call which never returns", silence.dead_paths),
-        ("calls too deep or recursive to enter", silence.cut),
-        ("backwards on a value that no known forward made", silence.unknown_backwards),
-        ("values given up where paths join", silence.lost),
-    )
+    counted = [(reason, getattr(silence, what)) for what, reason in _SILENT.items()]
     return CheckStatistics(
         suppressed,
         silence.visits,
         silence.not_analysed,
         tuple((reason, number) for reason, number in counted if number),
+        tuple(
+            (path, function, _SILENT[what], number)
+            for path, function, what, number in silence.by_function
+            if what in _SILENT
+        ),
     )

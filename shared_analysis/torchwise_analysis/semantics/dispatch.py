@@ -348,7 +348,7 @@ class Library:
         found = [t for t in m.all_tensors(arguments) if t.passes]
         if found and m.forward is not None:
             return m.attach(None, arguments, node)
-        m.counts.unknown_calls += 1
+        m.count("unknown_calls")
         for value in arguments:
             m.escape(value, node, name)
         return va.unknown(None, taint=m.taint(receiver, *arguments))
@@ -764,7 +764,7 @@ def _any_method(m: Machine, obj: va.Obj, call: Call) -> va.Value:
         return va.UNKNOWN
     own_call = name == "set_epoch"
     if not own_call:
-        m.counts.unknown_calls += 1
+        m.count("unknown_calls")
         for value in call.arguments:
             m.escape(value, node, f"{obj.name}.{name}")
     if (

@@ -263,7 +263,7 @@ def forward(
         if not top:
             raise
         # Nobody calls what only raises: some condition was understood wrongly.
-        m.counts.dead_paths += 1
+        m.count("dead_paths")
         m.alive = True
         result = m.attach(pass_, values, call.node)
     finally:

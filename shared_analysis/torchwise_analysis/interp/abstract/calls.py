@@ -119,7 +119,7 @@ def call_value(m: Machine, callee: va.Value, arguments: va.Arguments, node: nd.N
         return _call_context(m, callee, arguments)
     if isinstance(callee, va.Obj):
         return _call_object(m, callee, arguments, node)
-    m.counts.unknown_calls += 1
+    m.count("unknown_calls")
     for value in arguments:
         m.escape(value, node, "an unknown callable")
     return va.unknown(None, taint=m.taint(*arguments))
@@ -353,13 +353,13 @@ def call_function(
     if any(f.function is not None and f.function.key == function.key for f in m.frames):
         recursion = sum(1 for f in m.frames if f.function is not None and f.function.key == function.key)
         if recursion > 0:
-            m.counts.cut += 1
+            m.count("cut")
             return m.attach(None, arguments, None) if m.all_tensors(arguments) else va.UNKNOWN
     if len(m.frames) > m.limits.depth:
-        m.counts.cut += 1
+        m.count("cut")
         return m.attach(None, arguments, None) if m.all_tensors(arguments) else va.UNKNOWN
     if not entry and node is not None and _cannot_matter(m, function, arguments):
-        m.counts.skipped += 1
+        m.count("skipped")
         if m.all_tensors(arguments):
             return m.attach(None, arguments, None)
         return va.unknown(None, taint=m.taint(*arguments))
@@ -422,7 +422,7 @@ def _budgeted(
 
 
 def _given_up(m: Machine, function: va.Function, arguments: va.Arguments, node: nd.Node) -> va.Value:
-    m.counts.cut += 1
+    m.count("cut")
     if m.forward is not None:  # a layer like any other
         return m.attach(m.forward[1], arguments, None)
     for value in arguments:
@@ -664,7 +664,7 @@ def annotated_instance(m: Machine, cls: va.Class) -> va.Obj:
             raise
         m.state.rollback(mark)
         m.alive, m.guards = True, guards
-        m.counts.cut += 1
+        m.count("cut")
     finally:
         m.cap = whole
     m.set_mode(obj, frozenset([va.Mode("unknown")]))

@@ -51,7 +51,7 @@ def contained(m: Machine, place: Place, body: Callable[[], None]) -> None:
     try:
         body()
     except DeadPathError:
-        m.counts.dead_paths += 1
+        m.count("dead_paths")
     except OutOfFuelError:
         m.counts.not_analysed.append((place, "too large to follow to the end"))
     except RecursionError:
@@ -178,7 +178,7 @@ def _called_once(m: Machine, function: va.Value) -> None:
     try:
         calls.call_function(m, function, va.NO_ARGUMENTS, None, entry=True)
     except DeadPathError:
-        m.counts.dead_paths += 1
+        m.count("dead_paths")
         m.alive = True
     finally:
         m.calls, m.guards, m.forward = (), (), None
@@ -239,7 +239,7 @@ def _method_entry(m: Machine, cls: va.Class, obj: va.Obj, function: va.Function,
         else:
             _returned(m, own, place, value)
     except DeadPathError:
-        m.counts.dead_paths += 1
+        m.count("dead_paths")
         m.alive = True
     finally:
         m.loops, m.calls, m.automatic, m.guards, m.forward = (), (), None, (), None

@@ -38,7 +38,7 @@ def name(m: Machine, node: nd.Name) -> va.Value:
     if value is None:
         return m.library.builtin(m, node.id, node)
     if isinstance(value, va.Unknown) and "joined" in value.taint:
-        m.counts.lost += 1
+        m.count("lost")
     return value
 
 

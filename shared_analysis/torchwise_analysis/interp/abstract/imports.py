@@ -165,7 +165,7 @@ def _enter(m: Machine, found: SourceModule | None) -> va.ProjectModule | None:
     if known is not None:
         return va.ProjectModule(None, found.path, known)
     if len(m.modules) >= m.limits.files or m.entering >= _MOST_AT_ONCE:
-        m.counts.skipped += 1
+        m.count("skipped")
         return None
     module = m.project.load(found.path)
     m.loaded[found.path] = module

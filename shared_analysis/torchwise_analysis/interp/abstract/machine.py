@@ -115,9 +115,11 @@ class Counts:
         "skipped",
         "unknown_backwards",
         "unknown_calls",
+        "where",
     )
 
     def __init__(self) -> None:
+        self.where: dict[tuple[str, str, str], int] = {}  # by file, function and what
         self.dead_paths = self.skipped = self.cut = self.unknown_backwards = self.unknown_calls = (
             self.lost
         ) = 0
@@ -132,6 +134,8 @@ class Counts:
         self.unknown_backwards += other.unknown_backwards
         self.unknown_calls += other.unknown_calls
         self.lost += other.lost
+        for key, number in other.where.items():
+            self.where[key] = self.where.get(key, 0) + number
         self.failed += other.failed
         self.not_analysed += other.not_analysed
 
@@ -147,6 +151,7 @@ class Counts:
             fuel_spent,
             tuple(dict.fromkeys(self.failed)),
             tuple(dict.fromkeys(self.not_analysed)),
+            tuple((*key, number) for key, number in sorted(self.where.items())),
         )
 
 
@@ -361,6 +366,13 @@ class Machine:
             found = self.asked[key] = self.relevance.matters(facts.names, facts.size)
         return found
 
+    def count(self, what: str) -> None:
+        """Something is lost in the function that runs; `what` is a name of `Counts`."""
+        counts = self.counts
+        setattr(counts, what, getattr(counts, what) + 1)
+        key = (self.file, self.frames[-1].name if self.frames else "<module>", what)
+        counts.where[key] = counts.where.get(key, 0) + 1
+
     # ------------------------------------------------------------------ running
 
     def eval(self, node: nd.Expr) -> va.Value:
@@ -369,7 +381,7 @@ class Machine:
         if self.visits >= self.cap:
             raise OutOfFuelError
         if self.nesting > self.limits.nesting:
-            self.counts.cut += 1
+            self.count("cut")
             return va.UNKNOWN
         if not self.visits & 2047 and self.stop():
             raise StoppedError
@@ -382,7 +394,7 @@ class Machine:
     def run_block(self, body: nd.Block) -> None:
         """Statements in order, until the path dies."""
         if self.nesting > self.limits.nesting:
-            self.counts.cut += 1
+            self.count("cut")
             return
         guards = self.guards
         self.nesting += 1
@@ -395,7 +407,7 @@ class Machine:
                     raise OutOfFuelError
                 self.statements[type(statement)](self, statement)
         except DeadPathError:
-            self.counts.dead_paths += 1
+            self.count("dead_paths")
             self.alive = False
         finally:
             self.nesting -= 1
@@ -943,7 +955,7 @@ class Machine:
         modules = {m for p in sorted(passes) for m in self.passes[p].modules} if passes else None
         place = node if isinstance(node, Place) else self.place(node)
         if not tensors:
-            self.counts.unknown_backwards += 1
+            self.count("unknown_backwards")
         self.consumed.update(token for t in tensors for token in t.tokens)
         self.backed |= passes
         loss = tensors[0] if tensors else None

@@ -62,7 +62,8 @@ class Silence:
     dead_paths: paths that ended because a callee never returns. skipped: callees not entered because
     they cannot matter. cut: callees not entered for depth or recursion. unknown_backwards: backwards on
     a value that no known forward made. lost: joins that gave up a value. fuel: visits ran out.
-    failed: errors of ours, by message. unreached: entries never run.
+    failed: errors of ours, by message. unreached: entries never run. by_function: path, function, what (a
+    name from above) and how often.
     """
 
     dead_paths: int = 0
@@ -75,6 +76,7 @@ class Silence:
     fuel_spent: bool = False
     failed: tuple[str, ...] = ()
     not_analysed: tuple[tuple[Place, str], ...] = ()
+    by_function: tuple[tuple[str, str, str, int], ...] = ()
 
 
 @dataclass(slots=True)
