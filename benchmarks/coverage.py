@@ -260,7 +260,8 @@ def report(results: list[Result], truth: dict[str, int | str], versions: dict[st
         "`python benchmarks/coverage.py --site-packages DIR --write docs/coverage.md`"
         + (f" with {', '.join(f'{n} {v}' for n, v in versions.items())}." if versions else "."),
         "",
-        "| library | models | built | forward | backward | library itself fails | parameters compared | equal |",
+        "| library | models | built | forward | backward | library itself fails | parameters compared |"
+        " equal |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     for group, members in groups.items():

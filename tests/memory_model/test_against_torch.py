@@ -460,6 +460,17 @@ EXPRESSIONS = [
     "torch.fft.irfft(torch.fft.rfft(x))",
     "torch.linalg.matrix_norm(sq)",
     "torch.trace(sq[0])",
+    # overloads, numbers for tensors, transforms
+    "torch.tensor_split(x, indices=(4, 9), dim=1)",
+    "torch.tensor_split(x, sections=4, dim=1)",
+    "x[:1].broadcast_to(8, 16, 32)",
+    "torch.div(7, 2)",
+    "torch.mul(2, 3)",
+    "torch.fft.fft(x)",
+    "torch.fft.fft(torch.fft.fft(x)).real",
+    "torch.fft.rfft2(x)",
+    "torch.fft.irfft(torch.fft.rfft(x))",
+    "F.one_hot(i, 60)",
 ]
 
 # What a CPU kernel or a newer formula keeps besides, or less, than the CUDA path that is modelled.

@@ -148,6 +148,7 @@ def _advanced(w: World, tensor: Tensor, indices: dict[int, Tensor]) -> Tensor:
     """Keeps the indices. Masks pick an unknown number of elements: all of them, the most it can be."""
     shape, saved, count = _advanced_shape(w, tensor, indices)
     result = w.new(shape, tensor.dtype, "index", tensor.storage.device)
+    result.storage.share = tensor.storage.share
     if tensor.ndim == 1 and len(saved) == 1 and saved[0].ndim == 1:
         source, places = values_of(tensor), values_of(saved[0])
         if source is not None and places is not None:

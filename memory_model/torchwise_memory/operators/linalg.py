@@ -287,13 +287,15 @@ def trace(w: World, input: Tensor) -> Tensor:
 # --- Fourier transforms
 
 
-def _transform(w: World, name: str, input: Tensor, dims: Shape, sizes: Shape, dtype: DType) -> Tensor:
+def _transform(
+    w: World, name: str, input: Tensor, dims: Shape, sizes: Shape, dtype: DType, keeps: bool = False
+) -> Tensor:
     shape = list(input.shape)
     for dim, size in zip(dims, sizes, strict=True):
         shape[dim] = size
     result = w.new(shape, dtype, name, input.storage.device)
-    # from real to complex torch keeps the input, for its size
-    saved = () if input.dtype.is_complex else (input,)
+    # from real to complex torch keeps the input, for its size; of several dimensions none
+    saved = (input,) if name == "rfft" or keeps else ()
     record(w, name, (input,), saved, _ShapedBack(name + "_backward", (input.shape,), input.dtype, 1), result)
     return result
 
@@ -314,7 +316,8 @@ def fft(
     w: World, input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None, *, out: None = None
 ) -> Tensor:
     at = dim_of(dim, input.ndim)
-    return _transform(w, "fft", input, (at,), (n or input.shape[at],), _complex(input))
+    keeps = not input.dtype.is_complex
+    return _transform(w, "fft", input, (at,), (n or input.shape[at],), _complex(input), keeps)
 
 
 @operator("torch.fft.fft2", "torch.fft.ifft2")

@@ -41,6 +41,7 @@ _FLAGS = {
     "ASCII": re.ASCII,
     "UNICODE": re.UNICODE,
 }
+_KNOWN_FLAGS = re.IGNORECASE | re.MULTILINE | re.DOTALL | re.VERBOSE | re.ASCII | re.UNICODE
 # What a search is asked for by name; `string` is the argument that the text is.
 _SEARCHES = ("search", "match", "fullmatch", "split", "findall", "finditer", "sub", "subn")
 
@@ -97,7 +98,7 @@ def _search(
         it.assume("a regular expression that may take long is not followed")
         return Unknown(f"what re.{name} gives", it.origin())
     try:
-        compiled = re.compile(shape, flags & sum(_FLAGS.values()))
+        compiled = re.compile(shape, flags & int(_KNOWN_FLAGS))
     except re.error as error:
         raise it.error("ValueError", str(error)) from None
     it.burn(1 + len(subject) // 64)
