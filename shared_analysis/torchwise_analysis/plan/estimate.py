@@ -97,8 +97,9 @@ class _Question:
             self.notes.append("a card of compute capability 8.0")
 
     def run(self, start: Start, choices: dict[str, object], change: Change, recovers: bool = False) -> Facts:
+        fuel = STATEMENT_FUEL if start.launch is None else LAUNCH_FUEL
         facts = run_script(
-            start, self.project, self.sm, choices, change, self.stop, self.stated, recovers=recovers
+            start, self.project, self.sm, choices, change, self.stop, self.stated, recovers, fuel
         )
         self.steps += facts.steps
         return facts

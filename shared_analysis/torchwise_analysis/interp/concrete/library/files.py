@@ -282,7 +282,7 @@ class _Members(dict[str, Value]):
         super().__init__()
         self.shown = shown
 
-    def get(self, key: str, default: Value = None) -> Value:  # type: ignore[override]
+    def get(self, key: str, default: Value = None) -> Value:
         if key not in self and key in ("parent", "parents"):
             above = _above(self.shown)
             if key == "parent":

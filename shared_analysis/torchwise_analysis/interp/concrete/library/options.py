@@ -369,7 +369,7 @@ def _converted(it: Interpreter, option: _Option, word: str) -> Value:
 
 def of_launch(it: Interpreter, value: Value) -> Value:
     """A number of a launch line, with the line's place."""
-    if it.launch is not None and value.__class__ is int:
+    if it.launch is not None and isinstance(value, int) and value.__class__ is int:
         return Int(value, Origin(it.launch.path, it.launch.line))
     return value
 

@@ -110,7 +110,7 @@ def _cli_settings(it: Interpreter, args: list[Value], keywords: Keywords) -> Val
             path = option_value(line, ["--config", "-c"])
             if path is not None and files.locate(it, path) is not None:
                 it.assume(f"--config is {path}, as {line.where} starts the script")
-                words = {"config": path}
+                words = cast("dict[Value, Value]", {"config": path})
                 break
     _with_file(it, words)
     nested: Value = {}
