@@ -98,7 +98,7 @@ def _batch(it: Interpreter, plan: dict[str, PlanField]) -> None:
     met = it.library.met
     if "micro_batch" in met:
         plan["micro_batch"] = _placed(it, "micro_batch", *met["micro_batch"])
-    elif given is not None:
+    elif given is not None and len(given.shape) > 1:
         plan["micro_batch"] = _extent(given, 0)
     elif it.library.loaders:
         _loader(it, plan)
@@ -179,6 +179,8 @@ def _precision(it: Interpreter, plan: dict[str, PlanField]) -> None:
         plan["precision"] = PlanField(str(value), Source.READ, origin)
         return
     counted = it.library.counted or it.library.trained
+    if it.recovers and not it.library.called and not it.loops.steps:
+        return  # whether the loop casts was not seen
     if counted is not None:
         source = Source.DEFAULT if counted.dtype == "float32" else Source.READ
         plan["precision"] = PlanField(counted.dtype, source, counted.origin)
