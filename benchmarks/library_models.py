@@ -223,7 +223,10 @@ def _transformers_case(group: str, pattern: str, path: Path, text: str) -> Case 
         step = _transformers_step(group, forward, text)
         if step is None:
             continue
-        build = f"{_SMALLER}\nconfig = smaller({config[1]}())\nmodel = {name}(config)"
+        vocabulary = ""
+        if name.endswith("ForCTC"):
+            vocabulary = "config.vocab_size = getattr(config, 'vocab_size', None) or 32\n"
+        build = f"{_SMALLER}\nconfig = smaller({config[1]}())\n{vocabulary}model = {name}(config)"
         module = f"transformers.models.{path.parent.name}"
         imports = f"from {config[0]} import {config[1]}\nfrom {module}.{path.stem} import {name}"
         return Case(group, path.parent.name, _script(imports, build, step, "output.loss"))
@@ -336,7 +339,7 @@ pixels = torch.rand({BATCH}, {channels}, size, size, device="cuda")
 labels = torch.zeros({BATCH}, dtype=torch.int64, device="cuda")
 output = model(pixel_values=pixels, labels=labels)"""
     if kind == "speech and audio":
-        return _audio_step(first)
+        return _audio_step(forward, text)
     if kind == "encoder-decoders":
         return _encoder_decoder_step(forward, text)
     if first != "input_ids":
@@ -356,10 +359,15 @@ def mels(config):
 """
 
 
-def _audio_step(first: str) -> str | None:
+def _audio_step(forward: list[str], text: str) -> str | None:
+    first = forward[0]
     if first not in ("input_values", "input_features"):
         return None
     shape = "16000" if first == "input_values" else "200, mels(config)"
+    if first == "input_features" and "Whisper" in text:
+        shape = "mels(config), 3000"
+    masked = first == "input_features" and "attention_mask" in forward
+    mask = f', attention_mask=torch.ones({BATCH}, 200, dtype=torch.int64, device="cuda")' if masked else ""
     return f"""{_MELS}
 values = torch.rand({BATCH}, {shape}, device="cuda")
 if config.model_type == "audio-spectrogram-transformer":
@@ -367,7 +375,7 @@ if config.model_type == "audio-spectrogram-transformer":
 labels = torch.ones({BATCH}, 8, dtype=torch.int64, device="cuda")
 if not type(model).__name__.endswith("ForCTC"):
     labels = torch.zeros({BATCH}, dtype=torch.int64, device="cuda")
-output = model({first}=values, labels=labels)"""
+output = model({first}=values, labels=labels{mask})"""
 
 
 def _encoder_decoder_step(forward: list[str], text: str) -> str | None:

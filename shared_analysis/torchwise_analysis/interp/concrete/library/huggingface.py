@@ -564,6 +564,7 @@ def _tie(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
     model, target, source = args
     if not isinstance(target, str) or not isinstance(source, str):
         return None
+    target, source = target.strip("^$"), source.strip("^$")
     if any(mark in target + source for mark in "\\()[]*"):
         return None
     value = _walk(it, model, source.split("."))

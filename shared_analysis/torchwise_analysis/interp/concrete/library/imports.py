@@ -245,10 +245,13 @@ class LazyScope:
             value = getattr(statement, "value", None)
             if isinstance(value, nodes.Call) and value.args:
                 value = value.args[0]
-            if not isinstance(value, nodes.DictExpr):
-                continue
             frame = Frame(self.module, None, base)
             frame.names = self.module.names
+            if isinstance(value, nodes.Comprehension):
+                made = it.as_mapping(it.evaluate(value, frame))
+                found.update({key: item for key, item in made.items() if wanted(key)})
+            if not isinstance(value, nodes.DictExpr):
+                continue
             for key, item in zip(value.keys, value.values, strict=True):
                 if isinstance(key, nodes.Constant) and wanted(key.value):
                     found[key.value] = it.evaluate(item, frame)
