@@ -80,7 +80,6 @@ e2e: setup node_modules/.package-lock.json  ## VS Code, Neovim and Emacs as a pe
 
 accuracy: setup  ## described jobs against published peaks; writes docs/accuracy.md and its picture
 	$(PYTHON) benchmarks/accuracy.py --report docs/accuracy.md
-	$(PYTHON) benchmarks/accuracy.py
 
 field-report: setup  ## check CHECKOUTS (a folder of repositories) again; writes docs/field-report.md
 	$(PYTHON) benchmarks/field_report.py $(CHECKOUTS) --report docs/field-report.md

@@ -405,6 +405,7 @@ def main() -> int:
         page = report(numbers, verdicts, script_table())
         options.report.write_text(f"{before}{mark}\n\n{page}", encoding="utf-8")
         (options.report.parent / "images" / "accuracy.svg").write_text(picture(numbers), encoding="utf-8")
+        print(page.partition("### By")[0])
         return 0
     print(table(numbers, options.by))
     print(f"| all {summary(numbers)}")
