@@ -308,7 +308,7 @@ def _compare_none(positive: bool, left: va.Value) -> va.Value:
     else:
         symbol = left.symbol if isinstance(left, (va.Unknown, va.Obj)) else None
         return va.unknown(f"{symbol} is None" if symbol else None, 0, not positive)
-    return va.UNKNOWN if known is None else va.Const(None, known is positive)
+    return va.Const(None, known is positive)
 
 
 def _symbol_of_maybe(value: va.Union) -> str | None:

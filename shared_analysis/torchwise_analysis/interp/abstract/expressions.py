@@ -526,7 +526,7 @@ def _operate_tensor(m: Machine, op: str, left: va.Value, right: va.Value, node: 
     recording = True in m.recording()
     return replace(
         tensor,
-        passes=tensor.passes if recording else frozenset(),
+        passes=tensor.passes if recording else frozenset[int](),
         activation=None,
         factors=factors,
         sources=sources,
@@ -573,7 +573,7 @@ def _operate_tensors(m: Machine, op: str, left: va.Tensor, right: va.Tensor) -> 
         left.device if left.device == right.device else None,
         left.dtype if left.dtype == right.dtype else None,
         left.taint | right.taint,
-        left.dead | right.dead | (_dead_terms(left, right) if op in ("+", "-") else frozenset()),
+        left.dead | right.dead | (_dead_terms(left, right) if op in ("+", "-") else frozenset[va.Cut]()),
     )
 
 

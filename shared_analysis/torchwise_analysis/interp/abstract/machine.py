@@ -1042,7 +1042,8 @@ class Machine:
             ev.Step, node, optimizer=optimizer, before=before, via=via, scaler=scaler, arguments=arguments
         )
         after = frozenset(
-            va.Atom(applied=True) if a.sites or a.applied else replace(a, lost=frozenset()) for a in before
+            va.Atom(applied=True) if a.sites or a.applied else replace(a, lost=frozenset[Place]())
+            for a in before
         )
         self.state.set(("grad", optimizer.id), after)
         self.state.set(("stepped",), RECORDING)
