@@ -28,7 +28,7 @@ from torchwise_memory.runtime.world import World
 _HOST_RECURSION = 12_000
 _STACK_BYTES = 128 << 20
 # A plan is read early in a script; what loops on without being understood says nothing more.
-RECOVERY_FUEL = 120_000
+RECOVERY_FUEL = 200_000
 # Two windows of three micro-steps of a checkpointed model with 48 layers.
 OPERATOR_FUEL = 120_000
 

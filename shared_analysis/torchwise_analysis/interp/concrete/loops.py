@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 # A loop that never steps is left after so many rounds: what follows may hold the loop that does.
 MAX_IDLE_ROUNDS = 4096
+# Where only the plan is read, what such a loop fills matters less than what comes behind it.
+MAX_IDLE_ROUNDS_OF_A_PLAN = 16
 MAX_ROUNDS_WITH_BACKWARD = 256
 MAX_ROUNDS_AROUND_INFERENCE = 8
 # Micro-steps of a window that are run before the rest counts as the same.
@@ -136,7 +138,7 @@ class Watch:
         if _calls(it) > self.calls:
             self.is_promising = True
             return self._after_call(it)
-        return self.rounds >= MAX_IDLE_ROUNDS
+        return self.rounds >= (MAX_IDLE_ROUNDS_OF_A_PLAN if it.recovers else MAX_IDLE_ROUNDS)
 
     def exhausted(self, it: Interpreter) -> None:
         """The loop ran out of items."""

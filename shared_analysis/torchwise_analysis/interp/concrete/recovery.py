@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from torchwise_analysis.interp.concrete.interpreter import Interpreter
 
 # Exceptions by which programs steer themselves; they are on their way to somebody.
-_SIGNALS = frozenset({"SystemExit", "KeyboardInterrupt", "GeneratorExit"})
+_SIGNALS = frozenset({"KeyboardInterrupt", "GeneratorExit"})
 # As many failures say all there is to say.
 MAX_FAILURES = 200
 # So deep do programs call before they recurse.
-SHALLOW = 8
+SHALLOW = 3
 
 
 def may_pass_over(it: Interpreter, frame: Frame, failure: Exception) -> bool:
