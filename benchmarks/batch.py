@@ -2,11 +2,11 @@
 
     python benchmarks/batch.py PROJECT... [--jobs 2] [--with NAME=COMMAND ...]
 
-For each project (a folder): lines, then wall and CPU seconds of `torchwise check` in one process without memory,
-cold with memory and all processes, and warm. Each other tool is a command that is given the folder as its last word,
-for example `--with ruff="ruff check --no-cache" --with preflight=torch-preflight`; its line says how many times
-the CPU of a cold run it takes. CPU is user and system time of the whole process tree. Warm runs are the best of
-three, all others are done once: give the machine rest.
+For each project (a folder): wall and CPU seconds of `torchwise check` in one process without memory, cold
+with memory and all processes, and warm. Each other tool is a command that is given the folder as its last
+word: `--with ruff="ruff check --no-cache"`; its line says how many times the CPU of the first of these it
+takes. CPU is user and system time of the whole process tree. Warm runs are the best of three, all others are
+done once: give the machine rest, and do not edit torchwise meanwhile, or nothing is remembered.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def measured(folder: Path, jobs: int, others: Mapping[str, Sequence[str]]) -> No
         kept = {"TORCHWISE_CACHE_DIR": cache}
         cold = cost([*check, "--jobs", str(jobs)], kept)
         warm = min((cost(check, kept) for _ in range(3)), key=lambda one: one.wall_seconds)
-    print(f"{folder.name}: {files:,} files, {lines:,} lines")
+    print(f"{folder.name}: {files:,} files, {lines:,} lines", flush=True)
     for name, one in (("one process", alone), (f"cold, {jobs} processes", cold), ("warm", warm)):
         _show(name, one, lines, None)
     for name, command in others.items():
@@ -86,7 +86,8 @@ def _show(name: str, one: Cost, lines: int, beside: Cost | None) -> None:
     each = one.cpu_seconds / lines * 1000 if lines else 0.0
     print(
         f"  {name:<20} {one.wall_seconds:8.2f} s wall {one.cpu_seconds:8.2f} s CPU "
-        f"{each:7.3f} s CPU for 1,000 lines{ratio}{unfinished}"
+        f"{each:7.3f} s CPU for 1,000 lines{ratio}{unfinished}",
+        flush=True,
     )
 
 

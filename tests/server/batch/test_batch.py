@@ -466,3 +466,12 @@ def test_ctrl_c_leaves_no_process_behind(project: Path, tmp_path: Path) -> None:
     _, errors = process.communicate(timeout=60)
     assert b"Traceback" not in errors
     assert not any(Path(f"/proc/{worker}").exists() for worker in workers)
+
+
+def test_passing_over_files_loses_nothing(project: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    skipping = run.check_files(jobs_of(project), plan_of(project, cache))
+    full = run.check_files(jobs_of(project), replace(plan_of(project, cache), is_complete=True))
+    assert not any(answer.is_skipped for answer in full)
+    assert [answer.findings for answer in full] == [answer.findings for answer in skipping]
+    assert run.check_files(jobs_of(project), plan_of(project, cache)) == skipping
