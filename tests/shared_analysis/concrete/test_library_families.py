@@ -39,6 +39,9 @@ def test_a_family_takes_what_its_library_takes(row: dict[str, Any]) -> None:
     [
         "from transformers import GemmaForCausalLM, GemmaConfig\n"
         "model = GemmaForCausalLM(GemmaConfig(num_hidden_layers=1, hidden_size=64, intermediate_size=64))",
+        "from transformers import GPTNeoXConfig, GPTNeoXForCausalLM\n"
+        "model = GPTNeoXForCausalLM(GPTNeoXConfig(num_hidden_layers=1, hidden_size=64, num_attention_heads=4,"
+        " intermediate_size=64))",
         "from transformers import AutoModelForSeq2SeqLM\n"
         "model = AutoModelForSeq2SeqLM.from_pretrained('google-t5/t5-small')",
         "from transformers import WhisperForConditionalGeneration\n"

@@ -407,7 +407,7 @@ class Transformers:
             heads = {head.native_name.rpartition(".")[2]: auto for auto, head in family.heads.items()}
             if name in heads:
                 return self._family_model(name, heads[name])
-            if name.lower() == f"{family.model_type}config":
+            if name.lower() == f"{family.model_type.replace('_', '')}config":
                 return self._family_config(name, family.model_type)
         return MISSING
 
