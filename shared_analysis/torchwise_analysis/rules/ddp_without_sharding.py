@@ -300,17 +300,19 @@ def detect(trace: Trace) -> Iterator[Hit]:
         role = _training_role(trace, built)
         if together is None or role is None:
             continue
-        site, name = _site(trace, built), called(built.loader, "this loader")
+        call, name = _call_here(trace, built), called(built.loader, "this loader")
+        asked = () if call is None else (Evidence(call, "the loader is asked for here"),)
         yield Hit(
-            site,
+            built.place,
             Severity.ERROR,
             role,
             f"every rank trains on the whole data set: nothing shards {name}, so N "
             "GPUs repeat each other's work. Give it a DistributedSampler."
             + doubt((role is not Confidence.CERTAIN, "no training that uses it is seen here")),
-            _chain(built, Evidence(together.place, dict(several)[together]), site),
+            _chain(built, Evidence(together.place, dict(several)[together]), asked),
             frozenset({("loader", built.loader.id)}),
             built,
+            asked,
         )
 
 
@@ -376,29 +378,30 @@ def _is_used(trace: Trace, built: LoaderBuilt) -> bool:
     return any(trace.holds(value, loader) for value in trace.kept_values)
 
 
-def _site(trace: Trace, built: LoaderBuilt) -> Place:
-    """The construction, or the call in the analysed file that leads to it in another one."""
+def _call_here(trace: Trace, built: LoaderBuilt) -> Place | None:
+    """The call in the analysed file that leads to a construction in another one."""
     if built.place.path == trace.path:
-        return built.place
-    for caller in reversed(built.calls):
-        if caller.place.path == trace.path:
-            return caller.place
-    return built.place
+        return None
+    here = (caller.place for caller in reversed(built.calls) if caller.place.path == trace.path)
+    return next(here, None)
 
 
-def _chain(built: LoaderBuilt, several: Evidence, site: Place) -> tuple[Evidence, ...]:
+def _chain(built: LoaderBuilt, several: Evidence, asked: tuple[Evidence, ...]) -> tuple[Evidence, ...]:
     links = [several]
     if isinstance(built.sampler, Obj):
         links += step(built.sampler.place, "this sampler draws without knowing the rank")
-    if site != built.place:
-        links += step(built.place, "the loader is made here, with the whole data set")
-    return distinct(links)
+    return distinct([*links, *asked])
 
 
 def fixes(hit: Hit, file: SourceFile) -> Iterator[Fix]:  # noqa: ARG001 - advice needs no text
+    built = hit.facts
+    instead = ""
+    if isinstance(built, LoaderBuilt):
+        instead = " in place of `shuffle=True`" if built.shuffle else instead
+        instead = " in place of its sampler" if isinstance(built.sampler, Obj) else instead
     yield Fix(
-        "Use `sampler=DistributedSampler(dataset)` in place of `shuffle=True`, and call "
-        "`sampler.set_epoch(epoch)` in each epoch",
+        f"Use `sampler=DistributedSampler(dataset)`{instead}, and call `sampler.set_epoch(epoch)` in each "
+        "epoch",
         Safety.ADVICE,
         (),
     )
