@@ -536,7 +536,8 @@ class BartForConditionalGeneration(PreTrainedModel):
         **kwargs: Any,
     ) -> Any:
         if labels is not None:
-            use_cache = False
+            # Whisper fills its cache while training too
+            use_cache = use_cache if self.audio else False
             if decoder_input_ids is None and kwargs.get("decoder_inputs_embeds") is None:
                 decoder_input_ids = shifted_right(w, labels)
         outputs = self.run(
