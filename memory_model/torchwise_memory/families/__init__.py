@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from torchwise_memory.families import bart, bert, decoders, gpt2, llama, t5, vit
+from torchwise_memory.families import bart, bert, clip, decoders, gpt2, llama, t5, vit
 from torchwise_memory.families.base import Config, PreTrainedModel, in_dtype
 from torchwise_memory.runtime.dtypes import DType
 from torchwise_memory.runtime.errors import Unsupported
@@ -68,6 +68,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             ),
             Family("opt", decoders.OPT, {"intermediate_size": "ffn_dim"}, decoders.OPT_HEADS, {}),
             Family("mixtral", decoders.MIXTRAL, {}, decoders.causal("Mixtral", decoders.MixtralModel), {}),
+            Family("clip", clip.CLIP, {}, clip.HEADS, clip.CHECKPOINTS),
             Family("vit", vit.DEFAULTS, {}, vit.HEADS, vit.CHECKPOINTS),
             Family("t5", t5.T5, t5.SPELLINGS, t5.HEADS, t5.CHECKPOINTS),
             Family("mt5", t5.MT5, t5.SPELLINGS, t5.MT5_HEADS, t5.MT5_CHECKPOINTS),
