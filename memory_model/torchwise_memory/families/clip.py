@@ -92,10 +92,12 @@ CHECKPOINTS: Mapping[str, Mapping[str, object]] = {
 
 def part_of(config: Config, name: str, defaults: Mapping[str, object]) -> Config:
     """The configuration of one tower."""
-    given = config.lookup(name) or {}
-    if not isinstance(given, Mapping):
+    given = config.lookup(name)
+    if given is not None and not isinstance(given, Mapping):
         raise Unsupported(f"{config.model_type}.{name}", "the configuration of a tower is not known")
-    fields = {**defaults, **cast("Mapping[str, object]", given)}
+    fields = dict(defaults)
+    if given is not None:
+        fields.update(cast("Mapping[str, object]", given))
     fields["_attn_implementation"] = config.lookup("_attn_implementation")
     part = Config(f"clip_{name}", fields, {})
     part.padded = config.padded
