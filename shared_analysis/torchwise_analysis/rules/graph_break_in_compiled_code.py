@@ -248,11 +248,16 @@ def detect(trace: Trace) -> Iterator[Hit]:
         return
     lines = {(read.place.path, read.place.span.line) for read in trace.of(HostSync)}
     for read in trace.of(HostSync):
-        if read.how in _BREAKING and _is_traced(read):
+        if read.how in _BREAKING and _is_traced(read) and _is_value(read):
             yield _hit(read, _BREAKING[read.how])
     for printed in trace.api("builtins.print"):
         if _is_traced(printed) and (printed.place.path, printed.place.span.line) not in lines:
             yield _hit(printed, _BREAKING["print"])
+
+
+def _is_value(read: HostSync) -> bool:
+    """What is tested must be seen to be a comparison: an unseen function may have answered with a bool."""
+    return read.how != "if" or (read.value is not None and bool(read.value.taint & {"mask", "integer"}))
 
 
 def _is_traced(event: Event) -> bool:

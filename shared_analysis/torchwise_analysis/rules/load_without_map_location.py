@@ -174,15 +174,13 @@ def batches(path):
 def detect(trace: Trace) -> Iterator[Hit]:
     several = several_processes(trace)
     loads = [event for event in trace.of(Loaded) if event.how == "torch.load"] if several else []
-    # by the entry of the run: the last time that weights from a file go into something
-    last = {e.scene.entry.place: e for e in trace.of(WeightsLoaded) if _is_filled(e)} if loads else {}
+    filled_by = {tag: e for e in trace.of(WeightsLoaded) for tag in _tags(e)} if loads else {}
     for load in loads:
         if load.arguments.open or load.arguments.get("map_location", 1) is not None:
             continue
         if any(_chooses_ranks(guard) for guard in load.scene.guards):
             continue
-        filled = last.get(load.scene.entry.place)
-        filled = filled if filled is not None and filled.order > load.order else None
+        filled = filled_by.get(f"loaded#{load.order}")
         group = next((pair for pair in several if _is_beside(pair[0], load)), None)
         if filled is not None and group is not None:
             yield _hit(load, filled, group)
@@ -194,9 +192,11 @@ def _chooses_ranks(guard: Guard) -> bool:
     return guard.kind in ("rank", "handler") or (guard.kind in ("none", "flag") and about_device)
 
 
-def _is_filled(event: WeightsLoaded) -> bool:
-    values = alternatives(event.value) if event.value is not None else ()
-    return any(isinstance(value, Unknown) and "loaded" in value.taint for value in values)
+def _tags(event: WeightsLoaded) -> Iterator[str]:
+    """By which loads the weights came; they are told by the order of their events."""
+    for value in alternatives(event.value) if event.value is not None else ():
+        if isinstance(value, Unknown):
+            yield from (one for one in value.taint if one.startswith("loaded#"))
 
 
 def _is_beside(group: Event, load: Loaded) -> bool:

@@ -237,6 +237,8 @@ def _is_step_loop(turn: Turn, call: ApiCall, step: Step) -> bool:
 def _is_epoch_loop(turn: Turn, call: ApiCall, step: Step) -> bool:
     """Epochs of one run: what trains in them was made before. Folds and other runs begin anew on purpose."""
     optimizer, inner = step.optimizer, step.loops[len(call.loops) :]
+    if step.calls[: len(call.calls)] != call.calls:
+        return False  # in a function of its own: an evaluation may want the same noise each time
     is_epoch = turn.loop.kind is LoopKind.RANGE and [t.loop.kind for t in inner] == [LoopKind.BATCHES]
     return is_epoch and optimizer.origin is Origin.BUILT and turn not in optimizer.birth
 

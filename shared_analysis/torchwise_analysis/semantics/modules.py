@@ -696,8 +696,8 @@ def save(m: Machine, call: Call) -> va.Value:
     "torch.hub.load_state_dict_from_url",
 )
 def load(m: Machine, call: Call) -> va.Value:
-    m.emit(ev.Loaded, call.node, how=call.name, arguments=call.arguments)
-    return va.unknown(None, taint=frozenset(["loaded"]))
+    event = m.emit(ev.Loaded, call.node, how=call.name, arguments=call.arguments)
+    return va.unknown(None, taint=frozenset(["loaded", f"loaded#{event.order}"]))
 
 
 @method(va.Kind.MODULE, "register_forward_hook", "register_full_backward_hook", "register_forward_pre_hook")
