@@ -430,3 +430,17 @@ def test_modules_that_contain_each_other_twice_are_named_up_to_a_limit() -> None
     assert len(list(top.walk())) == 41
     with pytest.raises(Unsupported, match="end of names"):
         top.state_dict(w)
+
+
+def test_a_module_list_keeps_empty_places() -> None:
+    """`ModuleList([norm, None])`: None is iterated, indexed and counted, and has no parameters."""
+    w = World(SummingAllocator())
+    layer = CLASSES["torch.nn.Linear"].make()
+    CLASSES["torch.nn.Linear"].construct(w, layer, 2, 3)
+    holder = CLASSES["torch.nn.ModuleList"].make()
+    CLASSES["torch.nn.ModuleList"].construct(w, holder, [layer, None])
+    methods = CLASSES["torch.nn.ModuleList"].methods
+    assert list(methods["__iter__"].invoke(w, [holder], {})) == [layer, None]
+    assert methods["__getitem__"].invoke(w, [holder, 1], {}) is None
+    assert methods["__len__"].invoke(w, [holder], {}) == 2
+    assert sum(p.numel for _, p in holder.walk_parameters()) == 9

@@ -18,7 +18,11 @@ class _Numbered(Module):
     def items_in_order(self) -> list[Module]:
         return [module for module in self.children.values() if module is not None]
 
-    def renumber(self, modules: Iterable[Module]) -> None:
+    def places(self) -> list[Module | None]:
+        """All places, those that were left empty with None too."""
+        return list(self.children.values())
+
+    def renumber(self, modules: Iterable[Module | None]) -> None:
         self.children = {str(index): module for index, module in enumerate(modules)}
 
     def like_self(self) -> _Numbered:
@@ -31,19 +35,19 @@ class _Numbered(Module):
         return len(self.children)
 
     @visible("__iter__")
-    def iterate(self, w: World) -> Iterator[Module]:
-        return iter(self.items_in_order())
+    def iterate(self, w: World) -> Iterator[Module | None]:
+        return iter(self.places())
 
     @visible("__getitem__")
-    def get_item(self, w: World, idx: Any) -> Module:
+    def get_item(self, w: World, idx: Any) -> Module | None:
         if isinstance(idx, slice):
             part = self.like_self()
             part.children = dict(list(self.children.items())[idx])
             if isinstance(self, ModuleList):
-                part.renumber(part.items_in_order())
+                part.renumber(part.places())
             return part
         index: int = idx
-        return self.items_in_order()[index]
+        return self.places()[index]
 
     @visible("__setitem__")
     def set_item(self, w: World, idx: Any, module: Module) -> None:
@@ -51,7 +55,7 @@ class _Numbered(Module):
 
     @visible("__delitem__")
     def delete_item(self, w: World, idx: Any) -> None:
-        modules = self.items_in_order()
+        modules = self.places()
         del modules[idx]
         self.renumber(modules)
 
@@ -253,9 +257,9 @@ class ParameterDict(Module):
             self.adopt_parameter(key, value)
 
 
-def _members(w: World, modules: Any) -> list[Module]:
-    members = modules.items_in_order() if isinstance(modules, _Numbered) else list(modules)
-    if not all(isinstance(module, Module) for module in members):
+def _members(w: World, modules: Any) -> list[Module | None]:
+    members: list[Module | None] = modules.places() if isinstance(modules, _Numbered) else list(modules)
+    if not all(module is None or isinstance(module, Module) for module in members):
         raise Unsupported("torch.nn.ModuleList", "an element that is not a module we know")
     return members
 
