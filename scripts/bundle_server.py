@@ -24,11 +24,15 @@ ROOT = Path(__file__).resolve().parents[1]
 LIBS = ROOT / "vscode-extension" / "bundled" / "libs"
 PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 
-# What the server imports. rich and jedi serve the command line; LibCST needs PyYAML for its codemods only.
-_PURE = ("pygls", "lsprotocol", "attrs", "cattrs", "typing_extensions")
+# What the server imports. rich serves the command line; LibCST needs PyYAML for its codemods only.
+_PURE = ("pygls", "lsprotocol", "attrs", "cattrs", "typing_extensions", "jedi", "parso")
 _BELOW_311 = ("exceptiongroup", "tomli")  # pip reads markers of the running Python, so they are named here
 _NATIVE = "libcst"
-_NEVER_IMPORTED = ("libcst/tests", "libcst/codemod", "libcst/tool.py", "bin")
+# The live guard needs PyTorch; stubs of Django are not what jedi is asked about.
+_NEVER_IMPORTED = (
+    *("libcst/tests", "libcst/codemod", "libcst/tool.py", "bin"),
+    *("torchwise_memory/live", "jedi/third_party/django-stubs"),
+)
 
 _TARGETS = {
     ("linux", "x86_64"): "linux-x64",

@@ -38,6 +38,7 @@ def run(words: list[str]) -> int:
     options = parser().parse(words)
     require_known_selection(options)
     from torchwise_server.batch import shards
+    from torchwise_server.batch.work import content_of
     from torchwise_server.cli.reading import Reader
 
     try:
@@ -49,7 +50,7 @@ def run(words: list[str]) -> int:
     asked = batching.planned(inputs, options, SettingsFinder())
     if not shards.fits(found[0], asked.plan):
         raise UsageError("the shards were made with other settings or by another version of torchwise")
-    changed = [file.path for file in files if file.content != shards.content_of(file.path)]
+    changed = [file.path for file in files if file.content != content_of(file.path)]
     if changed:
         raise UsageError(f"{changed[0]} is not as the shard saw it ({len(changed)} files differ)")
     return check.finish(asked, options, inputs, Reader(), known=files)

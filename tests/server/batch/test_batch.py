@@ -258,7 +258,7 @@ def test_the_cache_is_never_in_the_workspace(monkeypatch: pytest.MonkeyPatch, tm
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("TORCHWISE_CACHE_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
-    monkeypatch.setenv("HOME", "/home/somebody")
+    monkeypatch.setenv("HOME", str(tmp_path.parent / "home"))
     assert default_folder().is_absolute()
     assert tmp_path not in default_folder().parents
     monkeypatch.setenv("TORCHWISE_CACHE_DIR", str(tmp_path / "asked"))
