@@ -70,7 +70,7 @@ def _estimate(module: Module, project: Project, request: EstimateRequest, stop: 
     if request.with_launches:
         estimates += _by_launch_lines(question, plain, estimates)
     if not estimates:
-        starts = [plain, *islice(launched(plain, project), 1)] if request.with_launches else [plain]
+        starts = [plain, *islice(launched(plain, project, False), 1)] if request.with_launches else [plain]
         return EstimateReport(unanswered=(question.unanswered(starts, facts),))
     stopped = facts.failure and all(e.kind is not Kind.TRAINING for e in estimates)
     unanswered = (_unanswered(facts, module, project),) if stopped else ()
@@ -171,7 +171,7 @@ def _by_launch_lines(question: _Question, plain: Start, known: list[Estimate]) -
     seen = {_figures(estimate) for estimate in known}
     found: list[Estimate] = []
     count = 0
-    for start in launched(plain, question.project):
+    for start in launched(plain, question.project, bool(known)):
         if count >= MAX_LAUNCHES or question.has_enough():
             break
         facts = question.run(start, {}, Change())

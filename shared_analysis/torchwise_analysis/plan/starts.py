@@ -47,9 +47,12 @@ class Start:
         return 1 if self.launch is None else self.launch.processes
 
 
-def launched(start: Start, project: Project) -> Iterator[Start]:
-    """The start by each of the project's launch lines that say something of sizes, one for each saying."""
-    seen: set[tuple[str, ...]] = {()}
+def launched(start: Start, project: Project, is_answered: bool) -> Iterator[Start]:
+    """The start by each of the project's launch lines that say something of sizes, one for each saying.
+
+    Where the script has no answer as it stands, a line that only names places may be what it needs.
+    """
+    seen: set[tuple[str, ...]] = {()} if is_answered else set()
     for line in lines_for(start.module.path, project.roots):
         launcher = [
             word for word in line.before if word.startswith("--mixed") or word.endswith((".yaml", ".yml"))

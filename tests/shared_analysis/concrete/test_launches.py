@@ -57,6 +57,18 @@ def test_a_script_that_needs_its_launch_line_is_answered_by_it(tmp_path: Path) -
     assert only.launch is not None and only.launch.words == "--amp"
 
 
+def test_a_line_that_only_names_places_may_be_what_a_script_needs(tmp_path: Path) -> None:
+    script = (
+        "import argparse\nparser = argparse.ArgumentParser()\n"
+        "parser.add_argument('--checkpoint-dir', default=None)\nargs = parser.parse_args()\n"
+        "if args.checkpoint_dir is None:\n    raise SystemExit('a folder is needed')\nwidth, batch = 20, 8\n"
+    )
+    script += MODEL + LOOP
+    assert "ends here" in message(tmp_path, script)
+    (only,) = report(tmp_path, script, run_dot_sh="python main.py --checkpoint-dir out\n").estimates
+    assert only.launch is not None and only.parameters == 210
+
+
 def test_variables_of_a_shell_script_are_put_in(tmp_path: Path) -> None:
     text = 'WIDTH=48\nexport ARGS="--batch-size 4 --amp"\npython main.py --width $WIDTH ${ARGS} $@\n'
     assert lines(tmp_path, text) == [("--width", "48", "--batch-size", "4", "--amp")]
