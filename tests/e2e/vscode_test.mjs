@@ -155,6 +155,7 @@ try {
     await page.locator('.monaco-hover', { hasText: 'retained-graph' }).first().waitFor();
     await page.waitForTimeout(500);
     await shot('2-finding.png');
+    await page.screenshot({ path: path.join(shots, 'walk-finding.png'), clip: { x: 346, y: 300, width: 834, height: 310 } });
     await closeHover();
   });
   await step('the code of a finding opens the page of its rule', async () => {
@@ -190,6 +191,7 @@ try {
     await page.setViewportSize({ width: 1480, height: 980 });
     await page.waitForTimeout(600);
     await page.screenshot({ path: path.join(shots, 'panel.png'), clip: { x: 340, y: 36, width: 1140, height: 910 } });
+    await page.screenshot({ path: path.join(shots, 'walk-memory.png'), clip: { x: 913, y: 70, width: 560, height: 640 } });
   });
   await step('memory panel: keyboard and words for screen readers', async () => {
     const slider = panel().locator('svg.timeline');
@@ -274,7 +276,7 @@ try {
     await line(/history\.append\(loss\)/).click();
     await palette('torchwise: Choose GPUs');
     await page.locator('.quick-input-list-entry', { hasText: /rtx-4090/ }).first().waitFor();
-    await shot('gpus.png');
+    await page.screenshot({ path: path.join(shots, 'gpus.png'), clip: { x: 250, y: 0, width: 700, height: 330 } });
     await page.keyboard.type('t4');
     const row = page.locator('.quick-input-list-entry', { hasText: /^t4/ }).first();
     await row.locator('.label-name').first().click();

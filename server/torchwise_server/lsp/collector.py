@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 # A pause this long is one in which somebody reads.
 _PAUSE_S = 2.0
 # Objects more than at the last collection, if there is no pause: what the library may have left in cycles.
-_MOST_NEW = 2_000_000
+_MOST_NEW = 300_000
 # How often everything is walked, also what was kept by an earlier collection.
 _EVERYTHING_S = 600.0
 

@@ -277,7 +277,7 @@ def _problem(error: SyntaxError | RecursionError, source: Source) -> Problem:
 
 # Characters of new segments between two sweeps: this many times the text, and some.
 _SWEEP_FACTOR = 4
-_SWEEP_FLOOR = 1_000_000
+_SWEEP_FLOOR = 60_000
 
 _Key: TypeAlias = "tuple[str, bool, bool]"
 

@@ -208,7 +208,8 @@ def list_gpus(_: TorchwiseServer) -> list[dict[str, str]]:
     """All cards, for a menu."""
     from torchwise_memory.hardware import gpus
 
-    return [{"name": gpu.name, "title": gpu.title, "summary": gpu_summary(gpu)} for gpu in gpus()]
+    newest_first = sorted(gpus(), key=lambda gpu: -(gpu.sm or 0))
+    return [{"name": gpu.name, "title": gpu.title, "summary": gpu_summary(gpu)} for gpu in newest_first]
 
 
 def choose_gpus(ls: TorchwiseServer, *names: str) -> str:
