@@ -431,11 +431,20 @@ def _forward_parameters(it: Interpreter, args: list[Value], keywords: Keywords) 
 # --------------------------------------------------------------------------- what the installed library says
 
 
+# The versions that the replacement texts were written after.
+_WRITTEN_AFTER = {"transformers": "transformers 5.24", "trl": "TRL 1.16"}
+
+
 def _fields_of_library(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
     """A dataclass of ours with the defaults and further fields that the installed library's text gives it."""
     cls, module, name = args
     assert isinstance(cls, Class)
     found = _read_fields(it, text.text_of(it, module), text.text_of(it, name))
+    if not found:
+        package = text.text_of(it, module).partition(".")[0]
+        it.assume(
+            f"{cls.name} has the defaults of {_WRITTEN_AFTER.get(package, package)}, whose text is not at hand"
+        )
     fields = dict(classes.fields_of(cls))
     for field, default in found.items():
         known = fields.get(field)
