@@ -36,6 +36,7 @@ class Job:
     due: float
     work: Callable[[Stop], bool]
     stopped: threading.Event = field(default_factory=threading.Event)
+    gave_way: bool = False  # in the run at hand
 
     def stop(self) -> None:
         self.stopped.set()
@@ -95,6 +96,7 @@ class Worker:
             finished = self._run(job)
             with self._changed:
                 self._running = None
+                job.gave_way = False
                 if not finished and not job.stopped.is_set():
                     self._waiting.setdefault((job.lane, job.key), job)
 
@@ -122,7 +124,10 @@ class Worker:
 
     def _must_stop(self, job: Job) -> bool:
         # read without the lock: a stale answer is repaired by the next poll
-        return job.stopped.is_set() or self._closed or self._preempted(job)
+        if job.stopped.is_set() or self._closed or self._preempted(job):
+            job.gave_way = True
+        # for good: what stopped half-way must not pass for an answer because the reason has gone since
+        return job.gave_way
 
     def _preempted(self, job: Job) -> bool:
         return any(lane < job.lane for lane, _ in list(self._waiting))
