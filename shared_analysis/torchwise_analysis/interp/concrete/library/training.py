@@ -442,9 +442,8 @@ def _fields_of_library(it: Interpreter, args: list[Value], keywords: Keywords) -
     found = _read_fields(it, text.text_of(it, module), text.text_of(it, name))
     if not found:
         package = text.text_of(it, module).partition(".")[0]
-        it.assume(
-            f"{cls.name} has the defaults of {_WRITTEN_AFTER.get(package, package)}, whose text is not at hand"
-        )
+        version = _WRITTEN_AFTER.get(package, package)
+        it.assume(f"{cls.name} has the defaults of {version}: no installed text says others")
     fields = dict(classes.fields_of(cls))
     for field, default in found.items():
         known = fields.get(field)
