@@ -351,8 +351,9 @@ class Soak:
         )
         report = Engine(settings, self.folder, project).check_quickly(Document(path, document.text))
         return sorted(
-            (finding.rule, *finding.place.span)
+            (finding.rule, span.line, span.column, span.end_line, span.end_column)
             for finding in report.findings
+            for span in (finding.place.span,)
             if finding.place.path == path and display(finding, Surface.EDITOR).is_listed
         )
 

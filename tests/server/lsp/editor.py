@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 import pytest_lsp
 from lsprotocol import types as lsp
@@ -245,7 +245,7 @@ async def launched(name: str, command: list[str]) -> Editor:
 
     async def estimated(params: object) -> None:
         assert isinstance(plain(params), dict)
-        editor.estimated.append(plain(params))  # type: ignore[arg-type]
+        editor.estimated.append(plain(params))
         await editor.heard()
 
     async def applied(params: lsp.ApplyWorkspaceEditParams) -> lsp.ApplyWorkspaceEditResult:
@@ -314,12 +314,12 @@ async def _listen(editor: Editor, stream: asyncio.StreamReader) -> None:
         await editor.heard()
 
 
-def plain(value: object) -> object:
+def plain(value: Any) -> Any:
     """What came without a declared type, as dictionaries and lists."""
-    if isinstance(value, list | tuple) and not hasattr(value, "_asdict"):
-        return [plain(item) for item in value]
     if hasattr(value, "_asdict"):
         return {key: plain(item) for key, item in value._asdict().items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in cast("list[Any]", value)]
     if hasattr(value, "__dict__"):
         return {key: plain(item) for key, item in vars(value).items()}
     return value
