@@ -50,7 +50,8 @@ def _built(m: Machine, obj: va.Obj, call: Call, place: Place | None = None) -> v
         loader=obj,
         dataset=first_known(dataset) if dataset is not None else None,
         sampler=first_known(sampler) if sampler is not None else None,
-        sharding=_sharding(m, call, dataset, sampler),
+        # a class of the project may divide the data among the ranks before it gives them on
+        sharding=_sharding(m, call, dataset, sampler) if place is None else ev.Sharding("unknown", None),
         shuffle=truth_of(shuffle, False),
         workers=int_of(call.get("num_workers", 5)) if call.get("num_workers", 5) is not None else 0,
         drop_last=truth_of(call.get("drop_last", 8), False),
