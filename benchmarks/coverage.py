@@ -23,9 +23,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from library_models import Case, cases
+from library_models import Case, cases  # beside this file
 
 from torchwise_analysis.interp.concrete import text
 from torchwise_analysis.interp.concrete.errors import Raised, Stopped
@@ -114,7 +115,7 @@ def _is_wanted(case: Case, patterns: list[str]) -> bool:
 def _run_all(wanted: list[Case], options: argparse.Namespace) -> Iterator[Result]:
     """Results in the order of the cases, `processes` of them under way at a time."""
     folders = [str(options.site_packages), *(str(f) for f in options.more)]
-    running: list[tuple[Case, multiprocessing.process.BaseProcess, Connection, float]] = []
+    running: list[tuple[Case, BaseProcess, Connection, float]] = []
     waiting = list(wanted)
     done: dict[int, Result] = {}
     shown = 0
@@ -122,10 +123,10 @@ def _run_all(wanted: list[Case], options: argparse.Namespace) -> Iterator[Result
         while waiting and len(running) < options.processes:
             case = waiting.pop(0)
             ours, theirs = _FORK.Pipe(duplex=False)
-            process = _FORK.Process(target=_work, args=(case, folders, theirs))
-            process.start()
+            started = _FORK.Process(target=_work, args=(case, folders, theirs))
+            started.start()
             theirs.close()
-            running.append((case, process, ours, time.monotonic()))
+            running.append((case, started, ours, time.monotonic()))
         for entry in list(running):
             case, process, ours, start = entry
             result = _received(case, process, ours, start, options.seconds)
@@ -141,7 +142,7 @@ def _run_all(wanted: list[Case], options: argparse.Namespace) -> Iterator[Result
 
 
 def _received(
-    case: Case, process: multiprocessing.process.BaseProcess, ours: Connection, start: float, limit: float
+    case: Case, process: BaseProcess, ours: Connection, start: float, limit: float
 ) -> Result | None:
     """The result of a process that has one, ended, or ran too long; None while it works."""
     left = limit - (time.monotonic() - start)

@@ -52,7 +52,8 @@ def _quicken(cls: type) -> None:
 
 def _assigning(cls: type) -> Callable[..., None]:
     known: dict[str, object] = {"MISSING": MISSING}
-    parameters, body = ["_new"], []
+    parameters: list[str] = ["_new"]
+    body: list[str] = []
     for field in cast("tuple[Field[object], ...]", fields(cls)):
         name, value = field.name, field.name
         if field.default is not MISSING:

@@ -5,12 +5,14 @@
 atheris is no development dependency: `pip install atheris`. Keep what `-merge=1` leaves of the work folder.
 """
 
+# atheris is not installed where the types are checked.
+# pyright: reportMissingImports=false, reportMissingModuleSource=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-import atheris  # pyright: ignore[reportMissingImports]
+import atheris
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 with atheris.instrument_imports(include=["torchwise_analysis", "torchwise_memory"]):

@@ -440,7 +440,8 @@ def test_a_module_list_keeps_empty_places() -> None:
     holder = CLASSES["torch.nn.ModuleList"].make()
     CLASSES["torch.nn.ModuleList"].construct(w, holder, [layer, None])
     methods = CLASSES["torch.nn.ModuleList"].methods
-    assert list(methods["__iter__"].invoke(w, [holder], {})) == [layer, None]
+    walked: Any = methods["__iter__"].invoke(w, [holder], {})
+    assert list(walked) == [layer, None]
     assert methods["__getitem__"].invoke(w, [holder, 1], {}) is None
     assert methods["__len__"].invoke(w, [holder], {}) == 2
     assert sum(p.numel for _, p in holder.walk_parameters()) == 9

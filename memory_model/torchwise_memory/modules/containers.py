@@ -258,7 +258,7 @@ class ParameterDict(Module):
 
 
 def _members(w: World, modules: Any) -> list[Module | None]:
-    members: list[Module | None] = modules.places() if isinstance(modules, _Numbered) else list(modules)
+    members: list[Any] = modules.places() if isinstance(modules, _Numbered) else list(modules)
     if not all(module is None or isinstance(module, Module) for module in members):
         raise Unsupported("torch.nn.ModuleList", "an element that is not a module we know")
     return members

@@ -106,7 +106,9 @@ class ShardedUnit:
             whole = self.wholes[number]
             self.shards[number] = Tensor(parameter.shape, parameter.dtype, parameter.storage)
             if whole.device != parameter.device:
-                self.wholes[number] = w.new(whole.shape, whole.dtype, "all-gathered parameter", parameter.device)
+                self.wholes[number] = w.new(
+                    whole.shape, whole.dtype, "all-gathered parameter", parameter.device
+                )
                 self.wholes[number].storage.release()
 
     def release(self) -> None:

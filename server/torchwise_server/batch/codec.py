@@ -67,7 +67,8 @@ def _decoder(hint: Any) -> Decoder:
         hints = get_type_hints(hint)
         return _row(_made(hint), [_decoder(hints[field.name]) for field in fields(hint)])
     if isinstance(hint, type) and issubclass(hint, tuple):  # a NamedTuple
-        return _row(_made(hint), [_decoder(one) for one in get_type_hints(hint).values()])
+        named = cast("type[object]", hint)
+        return _row(_made(named), [_decoder(one) for one in get_type_hints(named).values()])
     raise TypeError(f"no code for {hint}")
 
 

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import Executor, Future, as_completed
 from types import TracebackType
-from typing import cast
+from typing import Any, cast
 
 from torchwise_server.batch.processes import Done, Task, answer
 from torchwise_server.batch.work import Analyst, Answer, Plan, failed
@@ -77,7 +77,7 @@ def dask_executor(address: str) -> Executor:
         message = "--scheduler needs Dask: pip install 'torchwise[dask]'"
         raise NoSchedulerError(message) from None
     try:
-        client = Client(address, timeout="10s", set_as_default=False)
+        client = cast("Any", Client)(address, timeout="10s", set_as_default=False)
     except (OSError, ValueError, TimeoutError) as error:
         raise NoSchedulerError(f"no Dask scheduler at {address}: {error}") from None
     return cast("Executor", client.get_executor())

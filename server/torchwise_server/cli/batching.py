@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,7 +31,7 @@ def add_batching(parser: argparse.ArgumentParser, shard: bool = True) -> None:
         "-j", "--jobs", type=_count, metavar="N", help="processes to use at most (default: one per processor)"
     )
     group.add_argument("--no-cache", action="store_true", help="neither use nor keep results of earlier runs")
-    add_cache_folder(group)
+    add_cache_folder(group.add_argument)
     group.add_argument(
         "--scheduler", metavar="ADDRESS", help="let the workers of this Dask scheduler check the files"
     )
@@ -47,9 +47,9 @@ def add_batching(parser: argparse.ArgumentParser, shard: bool = True) -> None:
     )
 
 
-def add_cache_folder(parser: argparse._ActionsContainer) -> None:
-    """`--cache-dir`."""
-    parser.add_argument(
+def add_cache_folder(add: Callable[..., object]) -> None:
+    """`--cache-dir`, by the `add_argument` of a parser or of a group."""
+    add(
         "--cache-dir",
         metavar="FOLDER",
         help="where results are kept (default: TORCHWISE_CACHE_DIR, else the user's cache folder)",

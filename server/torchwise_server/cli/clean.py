@@ -21,7 +21,7 @@ examples:
 def parser() -> Parser:
     """The options of the command."""
     parser = Parser("clean", _DESCRIPTION, _EPILOG)
-    add_cache_folder(parser)
+    add_cache_folder(parser.add_argument)
     return parser
 
 

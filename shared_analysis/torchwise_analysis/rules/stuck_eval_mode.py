@@ -361,8 +361,44 @@ def train(loader):
             optimizer.step()
 """,
         ),
+        Example(
+            "An attack needs gradients of its input, in eval mode",
+            """
+import torch
+from torch import nn
+
+
+def attack(model, x, y, steps):
+    model.eval()
+    delta = torch.zeros_like(x, requires_grad=True)
+    for _ in range(steps):
+        loss = nn.functional.cross_entropy(model(x + delta), y)
+        (slope,) = torch.autograd.grad(loss, delta)
+        delta = (delta + 0.01 * slope.sign()).detach().requires_grad_()
+    return delta
+
+
+def train(loader, steps):
+    model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5), nn.Linear(8, 2))
+    optimizer = torch.optim.Adam(model.parameters())
+    model.train()
+    for x, y in loader:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    model.eval()
+    for x, y in loader:
+        with torch.no_grad():
+            print(model(x).argmax(1).eq(y).sum().item())
+        attack(model, x, y, steps)
+""",
+        ),
     ),
 )
+
+
+#: Backwards that give gradients of inputs (an attack, a saliency map) and store none in the weights.
+_FOR_OTHERS = ("autograd.grad", "functional")
 
 
 def detect(trace: Trace) -> Iterator[Hit]:
@@ -373,9 +409,12 @@ def detect(trace: Trace) -> Iterator[Hit]:
     switched: dict[Place, list[int]] = {}
     for change in trace.of(ModeChange):
         switched.setdefault(change.place, []).append(change.order)
+    trained = {
+        pass_ for backward in trace.backwards if backward.how not in _FOR_OTHERS for pass_ in backward.passes
+    }
     for forward in trace.forwards:
         places = [mode.place for mode in forward.modes if mode.name == "eval" and mode.place is not None]
-        if forward.pass_ not in trace.trained:
+        if forward.pass_ not in trained:
             evaluated.update({(forward.module.id, place): forward for place in places})
             continue
         for place in places:

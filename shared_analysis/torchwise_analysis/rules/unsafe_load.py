@@ -56,10 +56,10 @@ RULE = Rule(
         "which release runs is not known, and the argument is left out",
     ),
     grading=(
-        "A warning. Certain for what the script downloads; likely for a path from the command line: who made "
-        "the file is not known. Where the argument is left out and the project "
-        "also allows for releases whose default is safe: possible. `trust_remote_code=True` is a hint, once "
-        "in a file."
+        "A warning, certain, for what the script downloads; a hint, likely, for a path of the command line: "
+        "who made the file is not known, and most are one's own checkpoints. Where the argument is left out "
+        "and the project also allows for releases whose default is safe: possible. "
+        "`trust_remote_code=True` is a hint, once in a file."
     ),
     fix=(
         "`weights_only=True`. Unsafe: a file that holds more than tensors no longer loads. "
@@ -87,7 +87,7 @@ parser.add_argument("--weights")
 args = parser.parse_args()
 model = nn.Linear(12, 4)
 model.load_state_dict(torch.load(args.weights, weights_only=False))
-                      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ unsafe-load warning likely
+                      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ unsafe-load hint likely
 """,
         ),
         Example(
@@ -103,7 +103,7 @@ parser.add_argument("--weights")
 args = parser.parse_args()
 model = nn.Linear(12, 4)
 model.load_state_dict(torch.load(args.weights, map_location="cpu"))
-                      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ unsafe-load warning likely
+                      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ unsafe-load hint likely
 """,
             files={"requirements.txt": "torch==2.3.1\n"},
             fixed="""
@@ -235,7 +235,7 @@ def _hit(load: Loaded, source: Confidence, how: tuple[Confidence, str]) -> Hit:
     is_given = source is Confidence.LIKELY
     return Hit(
         load.place,
-        Severity.WARNING,
+        Severity.HINT if is_given else Severity.WARNING,
         weaker(source, how[0]),
         f"whoever made this file can run code here: {how[1]}. Use `weights_only=True`."
         + doubt((is_given, "who made the file is not known")),
@@ -274,7 +274,7 @@ def _remote(trace: Trace) -> Iterator[Hit]:
 
 
 def fixes(hit: Hit, file: SourceFile) -> Iterator[Fix]:
-    if hit.severity is Severity.HINT:
+    if hit.facts is None:
         yield Fix("Pin a `revision`", Safety.ADVICE, ())
         return
     edit = _edit(file, hit.place) if hit.facts == "torch.load" else None

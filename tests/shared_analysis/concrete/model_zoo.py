@@ -4,7 +4,8 @@
 """
 
 # mypy: ignore-errors
-# ruff: noqa: ANN, D, B905
+# pyright: reportMissingImports=false
+# ruff: noqa: B905
 
 import math
 

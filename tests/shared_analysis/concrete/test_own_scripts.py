@@ -5,6 +5,8 @@ dropout, attention written out, `foreach` optimizers named. Births and deaths of
 PyTorch makes them, in blocks of 512 bytes; cuBLAS workspaces, which a CPU does not have, are not counted.
 """
 
+# PyTorch is not installed where the types are checked.
+# pyright: reportMissingImports=false
 from __future__ import annotations
 
 import gc
@@ -63,7 +65,7 @@ def measured(script: str) -> tuple[int, int]:
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_leaves
 
-    class Watch(TorchDispatchMode):
+    class Watch(TorchDispatchMode):  # type: ignore[misc]
         """Bytes of the storages that operators return, while anything holds them."""
 
         def __init__(self) -> None:

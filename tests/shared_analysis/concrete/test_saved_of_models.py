@@ -54,7 +54,8 @@ def _by_torch(name: str) -> tuple[int, int]:
     """Parameters, and bytes of distinct storages that the graph keeps besides them."""
     from tests.shared_analysis.concrete import model_zoo
 
-    make, step = model_zoo.MODELS[name]
+    entry: Any = model_zoo.MODELS[name]
+    make, step = entry
     model = make()
     own = {t.untyped_storage().data_ptr() for t in (*model.parameters(), *model.buffers())}
     kept: dict[int, Any] = {}

@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
 # Files below `torchvision/models` of which the family writes networks.
 FILES = (
-    "resnet", "vgg", "alexnet", "mobilenetv2", "mobilenetv3", "mobilenet", "efficientnet", "regnet", "mnasnet",
-    "shufflenetv2", "squeezenet", "densenet", "convnext", "inception", "vision_transformer", "swin_transformer",
+    "resnet", "vgg", "alexnet", "mobilenetv2", "mobilenetv3", "mobilenet", "efficientnet", "regnet",
+    "mnasnet", "shufflenetv2", "squeezenet", "densenet", "convnext", "inception", "vision_transformer",
+    "swin_transformer",
 )  # fmt: skip
 _CHECKPOINTS = ("DEFAULT", "IMAGENET1K_V1", "IMAGENET1K_V2")
 # The side of the images that these checkpoints' own transforms give.
