@@ -13,7 +13,8 @@ A verdict is one of
     defect       the code does what the finding says, and it costs what the finding says;
     intentional  the finding is true, and the author wants it so or it does no harm there;
     limitation   the finding is wrong: a fact that the analyser did not have;
-    unresolved   a reader could not settle it, or two readers disagree.
+    unresolved   a reader could not settle it, or readers disagree.
+A row may hold the verdicts of a second and a third reader; of two, both have to agree, of three, two.
 """
 
 from __future__ import annotations
@@ -105,15 +106,19 @@ Key = tuple[str, str, int, str]
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What the first reader wrote, and the verdict of the second where there was one."""
+    """What the first reader wrote, and the verdicts of the second and third where there were any."""
 
     verdict: str
     why: str
     second: str | None
+    third: str | None
 
     @property
     def settled(self) -> str:
-        return self.verdict if self.second in (None, self.verdict) else "unresolved"
+        """Two readers have to agree, where two have read."""
+        verdicts = [each for each in (self.verdict, self.second, self.third) if each]
+        verdict, count = Counter(verdicts).most_common(1)[0]
+        return verdict if count > len(verdicts) / 2 else "unresolved"
 
 
 def main() -> int:
@@ -167,13 +172,13 @@ def read_verdicts() -> dict[Key, Judged]:
     judged: dict[Key, Judged] = {}
     for number, line in enumerate(lines, start=1):
         row = json.loads(line)
-        for verdict in (row["verdict"], row.get("second") or row["verdict"]):
-            if verdict not in VERDICTS:
+        for verdict in (row["verdict"], row.get("second"), row.get("third")):
+            if verdict is not None and verdict not in VERDICTS:
                 raise SystemExit(f"verdicts.jsonl:{number}: {verdict!r} is none of {', '.join(VERDICTS)}")
         key = (row["repo"], row["path"], row["line"], row["rule"])
         if key in judged:
             raise SystemExit(f"verdicts.jsonl:{number}: judged before: {key}")
-        judged[key] = Judged(row["verdict"], row["why"], row.get("second"))
+        judged[key] = Judged(row["verdict"], row["why"], row.get("second"), row.get("third"))
     return judged
 
 

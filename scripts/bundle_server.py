@@ -28,10 +28,10 @@ PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 _PURE = ("pygls", "lsprotocol", "attrs", "cattrs", "typing_extensions", "jedi", "parso")
 _BELOW_311 = ("exceptiongroup", "tomli")  # pip reads markers of the running Python, so they are named here
 _NATIVE = "libcst"
-# The live guard needs PyTorch; stubs of Django are not what jedi is asked about.
+# The live guard needs PyTorch; jedi is asked about the standard library only.
 _NEVER_IMPORTED = (
     *("libcst/tests", "libcst/codemod", "libcst/tool.py", "bin"),
-    *("torchwise_memory/live", "jedi/third_party/django-stubs"),
+    *("torchwise_memory/live", "jedi/third_party/typeshed/stubs"),
 )
 
 _TARGETS = {
