@@ -58,7 +58,7 @@ of checkouts at the commits below again and rewrites this page.
 
 A **defect** does what the finding says, and costs what it says. **Intentional**: true, but wanted
 or harmless there. **Limitation**: the finding is wrong, for want of a fact. **Unresolved**: a
-reader could not settle it, or two readers disagree. Only defects count as confirmed. Error-level
+reader could not settle it, or readers disagree. Only defects count as confirmed. Error-level
 verdicts were read a second time, independently.
 
 The rules were mended on this code while it was read. The figures say how the tool does on code that
@@ -304,8 +304,9 @@ def report(
         PREFACE.format(repositories=len(repositories), files=files, lines=lines),
         "## How often a finding is right",
         rates("grade", findings, lambda each: each.confidence, GRADES, goals=GOALS),
-        rates("severity", findings, lambda each: each.severity, LOUD),
-        f"Of {len(errors)} errors, {sum(each.is_read_twice for each in errors)} were read twice.",
+        "What is shown by default (certain and likely):",
+        rates("severity", [each for each in findings if each.confidence != "possible"], severity_of, LOUD),
+        f"Errors of any grade: {len(errors)}, read twice: {sum(each.is_read_twice for each in errors)}.",
         "## By rule",
         rates("rule", findings, lambda each: each.rule),
         "## By framework",
@@ -393,6 +394,10 @@ def by_repository(
         )
     head = ["repository", "commit", "lines", "reported", "confirmed", "torch-preflight", "of ours"]
     return table(head, rows)
+
+
+def severity_of(finding: Reported) -> str:
+    return finding.severity
 
 
 def is_also_reported(finding: Reported, theirs: Iterable[dict[str, Any]]) -> bool:

@@ -12,7 +12,7 @@ from torchwise_analysis.fixes import (
     innermost_statement,
     insert_statement_before,
 )
-from torchwise_analysis.interp.abstract.events import Backward, Clip, Step
+from torchwise_analysis.interp.abstract.events import Backward, Clip, Guard, Step
 from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.interp.abstract.values import Gradients, Kind
 from torchwise_analysis.rules._frames import call_beside
@@ -141,6 +141,38 @@ def train(loader, is_half):
         loss = nn.functional.cross_entropy(model(x), y)
         backward(loss, scaler)
         finish(scaler)
+""",
+        ),
+        Example(
+            "A scaler that somebody else makes, or does not",
+            """
+import torch
+from torch import nn
+
+
+def backward(loss, scaler):
+    if scaler is not None:
+        scaler.scale(loss).backward()
+    else:
+        loss.backward()
+
+
+def train(model, loader, optimizer, scaler, args):
+    for x, y in loader:
+        optimizer.zero_grad()
+        if args.windows == 1:
+            backward(nn.functional.cross_entropy(model(x), y), scaler)
+        else:
+            for a, b in zip(x.chunk(2), y.chunk(2)):
+                backward(nn.functional.cross_entropy(model(a), b) / 2, scaler)
+        if scaler is not None:
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+        else:
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
 """,
         ),
         Example(
@@ -345,7 +377,7 @@ def detect(trace: Trace) -> Iterator[Hit]:
             for oid, atoms in _read_for(trace, event).items():
                 sites = [place for atom in atoms if atom.scaled for place, _ in atom.sites]
                 made = [scaled[place] for place in sites if place in scaled]
-                if made:
+                if made and not any(_exclude(event, backward) for backward in made):
                     is_mixed = any(atom.sites and not atom.scaled for atom in atoms)
                     first = min(made, key=lambda backward: backward.order)
                     yield _hit(trace, event, oid, first, is_mixed)
@@ -355,10 +387,23 @@ def detect(trace: Trace) -> Iterator[Hit]:
 def _is_without_scaler(clip: Clip) -> bool:
     """Does this path know that there is no scaler?"""
     return any(
-        (guard.symbol or "").startswith(Kind.SCALER.value) and guard.taken is (guard.test in ("is", "=="))
+        (guard.symbol or "").startswith(Kind.SCALER.value) and _is_none(guard)
         for guard in clip.scene.guards
         if guard.kind == "none"
     )
+
+
+def _exclude(clip: Clip, backward: Backward) -> bool:
+    """Does one lie where a thing is None, and the other where it is not?"""
+    nones = {(guard.symbol, _is_none(guard)) for guard in clip.scene.guards if guard.kind == "none"}
+    return any(
+        guard.kind == "none" and guard.symbol and (guard.symbol, not _is_none(guard)) in nones
+        for guard in backward.scene.guards
+    )
+
+
+def _is_none(guard: Guard) -> bool:
+    return guard.taken is (guard.test in ("is", "=="))
 
 
 def _read_for(trace: Trace, clip: Clip) -> Mapping[int, Gradients]:

@@ -122,7 +122,8 @@ RULE = Rule(
     ),
     grading=(
         "Error. Certain when a layer that depends on the mode (dropout, batch-norm) is seen in the "
-        "model; likely when its layers are not all known: then the change may have no effect."
+        "model; likely when nothing is known of its layers: what a library builds has some as a rule; "
+        "possible when its own code was read and shows none, but parts of it could not be followed."
     ),
     fix=(
         "Insert `model.train()` before the training forward. Unsafe, because training changes on "
@@ -460,7 +461,7 @@ def _hit(trace: Trace, forward: Forward, place: Place, between: Forward | None) 
     return Hit(
         place,
         Severity.ERROR,
-        _confidence(forward, has_layers),
+        _confidence(trace, forward, has_layers),
         f"{name} stays in eval mode when training goes on: dropout is off and batch-norm frozen for the "
         "rest of the run. Call train() before training again."
         + doubt(
@@ -473,8 +474,11 @@ def _hit(trace: Trace, forward: Forward, place: Place, between: Forward | None) 
     )
 
 
-def _confidence(forward: Forward, has_layers: bool) -> Confidence:
-    return weaker(grade(int(not has_layers)), grade(int(forward.belief)))
+def _confidence(trace: Trace, forward: Forward, has_layers: bool) -> Confidence:
+    """What a library builds has dropout or batch-norm as a rule; a model that was read has shown none."""
+    is_read = any(part.id != forward.module.id for part in trace.parts(forward.module.id))
+    missing = 0 if has_layers else 2 if is_read else 1
+    return weaker(grade(missing), grade(int(forward.belief)))
 
 
 def _chain(trace: Trace, forward: Forward, place: Place, between: Forward | None) -> tuple[Evidence, ...]:
