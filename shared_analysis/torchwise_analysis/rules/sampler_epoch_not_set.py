@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -102,6 +103,44 @@ RULE = Rule(
         ),
     ),
     examples=(
+        Example(
+            "One function walks for training and for evaluation, and tells the epoch in training",
+            """
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler
+
+
+class Trainer:
+    def __init__(self, train_data, test_data):
+        dist.init_process_group("nccl")
+        self.model = DistributedDataParallel(nn.Linear(8, 2).cuda())
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        self.train_loader = self.loader_of(train_data)
+        self.test_loader = self.loader_of(test_data)
+
+    def loader_of(self, data):
+        return DataLoader(data, batch_size=8, sampler=DistributedSampler(data))
+
+    def walk(self, epoch, loader, train):
+        if train:
+            loader.sampler.set_epoch(epoch)
+        for x, y in loader:
+            with torch.set_grad_enabled(train):
+                loss = nn.functional.cross_entropy(self.model(x), y)
+            if train:
+                self.optimizer.zero_grad()
+                loss.backward()
+                self.optimizer.step()
+
+    def train(self):
+        for epoch in range(10):
+            self.walk(epoch, self.train_loader, train=True)
+            self.walk(epoch, self.test_loader, train=False)
+""",
+        ),
         Example(
             "Batches counted by enumerate, the epoch in a helper",
             """
@@ -279,14 +318,28 @@ def _shuffles_by_epoch(sampler: Obj) -> bool:
 
 def _repeated_walk(trace: Trace, loader: Obj) -> tuple[LoopEntered, Loop] | None:
     """A training loop over the loader, and the loop around it that begins it anew."""
-    training = {turn.loop.place for one in trace.backwards for turn in one.loops}
-    for entered in trace.of(LoopEntered):
-        if entered.loop_place not in training or not _walks_over(entered.over, loader):
+    for entered in _training_walks(trace):
+        if not _walks_over(entered.over, loader):
             continue
         outer = _outer_loop(entered.loops, loader.birth)
         if outer is not None:
             return entered, outer
     return None
+
+
+def _training_walks(trace: Trace) -> list[LoopEntered]:
+    """The walks in which a backward ran: one loop may serve training and evaluation, in different runs."""
+    walks: dict[Place, list[LoopEntered]] = {}
+    for entered in trace.of(LoopEntered):
+        walks.setdefault(entered.loop_place, []).append(entered)
+    found: dict[int, LoopEntered] = {}
+    for backward in trace.backwards:
+        for turn in backward.loops:
+            begun = walks.get(turn.loop.place, [])
+            index = bisect_left(begun, backward.order, key=lambda entered: entered.order)
+            if index:
+                found[begun[index - 1].order] = begun[index - 1]
+    return [found[order] for order in sorted(found)]
 
 
 def _walks_over(value: Value, loader: Obj, depth: int = 0) -> bool:
