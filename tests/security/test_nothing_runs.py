@@ -33,8 +33,8 @@ def environment(workspace: Path) -> dict[str, str]:
 @pytest.mark.parametrize(
     "words",
     [
-        ["check", "."],
-        ["check", ".", "--format", "json", "--min-confidence", "possible"],
+        ["check", ".", "-j", "1", "--no-cache"],
+        ["check", ".", "-j", "1", "--no-cache", "--format", "json", "--min-confidence", "possible"],
         ["estimate", "train.py", "book.ipynb", "--gpu", "t4"],
         ["estimate", ".", "--format", "json", "--site-packages", ".venv/lib/python3.11/site-packages"],
     ],
@@ -55,6 +55,26 @@ def test_a_hostile_workspace_is_only_read(workspace: Path, words: list[str]) -> 
     assert report.read_text("utf-8") == ""
     assert not (workspace.parent / "mark").exists()
     assert listing(workspace) == before
+
+
+def test_many_files_start_workers_of_our_own_and_write_the_cache_only(workspace: Path) -> None:
+    """Workers are forks of this process or its own interpreter; results go to the cache folder."""
+    report, cache = workspace.parent / "report", workspace.parent / "cache"
+    before = listing(workspace)
+    done = subprocess.run(
+        [sys.executable, "-I", str(WATCHED), str(report), "check", ".", "-j", "2", "--cache-dir", str(cache)],
+        cwd=workspace,
+        env=environment(workspace),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode in (0, 1, 3), done.stderr
+    assert not (workspace.parent / "mark").exists()
+    assert listing(workspace) == before
+    changes = ("writes", "executes", "os.remove", "os.rename", "os.mkdir", "os.link", "os.symlink", "shutil.")
+    seen = report.read_text("utf-8").splitlines()
+    assert [line for line in seen if line.startswith(changes) and str(cache) not in line] == []
+    assert [line for line in seen if str(workspace) in line] == []
 
 
 def listing(folder: Path) -> dict[str, bytes]:
