@@ -314,7 +314,7 @@ def report(
         rates("framework", findings, lambda each: each.framework),
         "## By repository",
         "torch-preflight 0.5.0 on the same files: its errors and warnings, and how many of our confirmed "
-        f"defects it reports within {NEAR_LINES} lines, under any of its rules. A dash: it was not run there.",
+        f"defects it reports within {NEAR_LINES} lines, under any of its rules; a dash: not run.",
         by_repository(repositories, findings, sizes, incumbent),
         "## Every finding",
         *(every(findings, verdict) for verdict in (*VERDICTS, None)),
