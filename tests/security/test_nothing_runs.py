@@ -149,7 +149,7 @@ def test_a_script_that_edits_its_path_runs_nothing(workspace: Path, tmp_path: Pa
     done = subprocess.run(
         [sys.executable, "-I", str(WATCHED), str(report), "check", "scripted.py", "--no-cache"],
         cwd=workspace,
-        env={**environment(workspace), "XDG_CACHE_HOME": str(cache)},
+        env={**environment(workspace), "TORCHWISE_CACHE_DIR": str(cache / "torchwise")},
         capture_output=True,
         text=True,
     )

@@ -19,7 +19,7 @@ import torch
 
 from torchwise_memory.allocator import AllocatorSettings
 from torchwise_memory.hardware import Gpu, UnknownGpuError, find
-from torchwise_memory.live.recording import MARK, Purpose, Recorder, Replayed, replay
+from torchwise_memory.live.recording import Recorder, Replayed, replay
 from torchwise_memory.live.step import Step, record
 from torchwise_memory.report import GpuVerdict, Interval, Peak, Phase, Verdict
 from torchwise_memory.runtime.world import cublas_workspace_bytes
@@ -351,6 +351,3 @@ def _words(band: Verdict) -> str:
 
 def _first_line(problem: BaseException) -> str:
     return (str(problem).splitlines() or [""])[0]
-
-
-__all__ = ["MARK", "Exact", "LiveReport", "Purpose", "VRAMGuard", "WillNotFitError", "exact_bytes"]

@@ -13,7 +13,6 @@ import json
 import logging
 import os
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
@@ -22,7 +21,6 @@ from pathlib import Path
 
 logger = logging.getLogger(__name__)
 
-VARIABLE = "TORCHWISE_CACHE_DIR"
 MOST_BYTES = 256 << 20
 _PRUNED_EVERY_SECONDS = 24 * 3600
 _USED_EVERY_SECONDS = 6 * 3600
@@ -32,21 +30,6 @@ _TAG_TEXT = (
     "Signature: 8a477f597d28d172789f06886806bc55\n# Results of torchwise. May be deleted at any time.\n"
 )
 _LARGEST_ENTRY = 64 << 20
-
-
-def default_folder() -> Path:
-    """Where results are kept unless told otherwise: never in a workspace."""
-    named = os.environ.get(VARIABLE)
-    if named:
-        return Path(named)
-    if sys.platform == "win32":
-        base = os.environ.get("LOCALAPPDATA")
-        return Path(base) / "torchwise" / "Cache" if base else Path.home() / "AppData/Local/torchwise/Cache"
-    if sys.platform == "darwin":
-        return Path.home() / "Library/Caches/torchwise"
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    # the XDG rules: a relative path is to be ignored
-    return (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / "torchwise"
 
 
 def digest(*parts: str | bytes) -> str:

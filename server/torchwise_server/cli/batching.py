@@ -92,7 +92,7 @@ def planned(inputs: Inputs, options: argparse.Namespace, finder: SettingsFinder)
 
 def cache_folder(options: argparse.Namespace) -> Path:
     """Where results are kept."""
-    from torchwise_server.batch.store import default_folder
+    from torchwise_analysis.cache_folder import default_folder
 
     return Path(options.cache_dir).absolute() if options.cache_dir else default_folder()
 

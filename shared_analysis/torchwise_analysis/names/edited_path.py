@@ -18,6 +18,8 @@ import os
 import re
 from collections.abc import Sequence
 
+from torchwise_analysis.cache_folder import default_folder
+
 _EDITS = re.compile(r"\bsys\s*\.\s*path\b")
 #: jedi evaluates the whole file; a longer one is left alone.
 MAX_CHARACTERS = 100_000
@@ -36,7 +38,7 @@ def added_folders(path: str, text: str, roots: Sequence[str]) -> tuple[str, ...]
     from jedi.inference.sys_path import check_sys_path_modifications
 
     jedi.settings.auto_import_modules = []
-    jedi.settings.cache_directory = os.path.join(_cache_folder(), "torchwise", "jedi")
+    jedi.settings.cache_directory = str(default_folder() / "jedi")
     folders = list(dict.fromkeys([os.path.dirname(path), *roots]))
     project = jedi.Project(
         folders[-1],
@@ -51,7 +53,3 @@ def added_folders(path: str, text: str, roots: Sequence[str]) -> tuple[str, ...]
     except Exception:  # a fault of jedi on odd code means no more than that nothing was found
         return ()
     return tuple(dict.fromkeys(os.path.normpath(str(folder)) for folder in found))
-
-
-def _cache_folder() -> str:
-    return os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")

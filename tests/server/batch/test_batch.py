@@ -15,13 +15,14 @@ from pathlib import Path
 
 import pytest
 
+from torchwise_analysis.cache_folder import default_folder
 from torchwise_analysis.engine import CheckStatistics, Problem, ProblemKind
 from torchwise_analysis.findings import Confidence, Evidence, Finding, Place, Severity
 from torchwise_analysis.settings import Settings
 from torchwise_analysis.source.nodes import Span
 from torchwise_server.batch import codec, executors, run
 from torchwise_server.batch.processes import Here, Processes, Task
-from torchwise_server.batch.store import MOST_BYTES, Store, default_folder, digest
+from torchwise_server.batch.store import MOST_BYTES, Store, digest
 from torchwise_server.batch.work import Analyst, Answer, Basis, Entry, Job, Plan
 from torchwise_server.cli import main
 
