@@ -8,6 +8,7 @@ import os
 import tempfile
 from pathlib import Path
 
+from torchwise_analysis.cache_folder import default_folder
 from torchwise_analysis.rules import explain, rule_named
 from torchwise_server import __version__
 from torchwise_server.lsp.convert import address
@@ -31,8 +32,7 @@ def page_address(rule: str) -> str | None:
 
 
 def _folder() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    folder = Path(base) / "torchwise" / __version__ / "rules"
+    folder = default_folder() / __version__ / "rules"
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
