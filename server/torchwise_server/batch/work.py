@@ -87,6 +87,7 @@ class Basis:
 
     files: others that were read, and `content`, one digest over them. folders: those whose listings decided
     what an import finds, and `listing`, one digest over these. releases: what was asked of libraries.
+    launches: and of the lines that start scripts.
     """
 
     files: tuple[str, ...]
@@ -94,6 +95,7 @@ class Basis:
     folders: tuple[str, ...]
     listing: str
     releases: tuple[tuple[str, str], ...]
+    launches: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,7 @@ class Entry:
     answer: Answer
 
 
-_NOTHING = Basis((), digest(), (), digest(), ())
+_NOTHING = Basis((), digest(), (), digest(), (), ())
 
 
 class Facts:
@@ -258,7 +260,9 @@ class Analyst:
         files = tuple(sorted(project.asked - {path}))
         folders = tuple(sorted(project.folders_behind((path, *files))))
         releases = tuple(sorted((name, repr(found)) for name, found in project.asked_releases()))
-        return Basis(files, self._facts.contents(files), folders, self._facts.listings(folders), releases)
+        launches = tuple(sorted((script, repr(found)) for script, found in project.asked_launches()))
+        listing = self._facts.listings(folders)
+        return Basis(files, self._facts.contents(files), folders, listing, releases, launches)
 
     def _keep(self, name: str, answer: Answer, basis: Basis | None) -> None:
         if basis is not None and self.plan.cache:
@@ -297,6 +301,8 @@ def answered_before(store: Store, facts: Facts, project: Project, name: str) -> 
     if basis.content != facts.contents(basis.files) or basis.listing != facts.listings(basis.folders):
         return None
     if any(repr(project.releases(library)) != found for library, found in basis.releases):
+        return None
+    if any(repr(project.launches(script)) != found for script, found in basis.launches):
         return None
     return entry.answer
 

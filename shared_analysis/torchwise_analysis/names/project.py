@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from torchwise_analysis.files import MAX_SOURCE_BYTES, read_regular
 from torchwise_analysis.names.edited_path import added_folders, edits_path
@@ -22,6 +23,9 @@ from torchwise_analysis.names.releases import Releases, releases
 from torchwise_analysis.source import lower_text
 from torchwise_analysis.source.decode import decode
 from torchwise_analysis.source.nodes import Module
+
+if TYPE_CHECKING:
+    from torchwise_analysis.names.launches import Launches
 
 _PROJECT_MARKS = ("pyproject.toml", "setup.py", "setup.cfg", ".git")
 # What a project's folder holds that was downloaded without its history; asked where no mark is found.
@@ -67,6 +71,7 @@ class Project:
         self._texts: dict[str, str | None] = {}
         self._modules: dict[str, Module | None] = {}
         self._releases: dict[str, Releases | None] = {}
+        self._launches: dict[str, Launches] = {}
         self._added: dict[str, tuple[str, ...]] = {}  # by file: what it puts on the path
         self.asked: set[str] = set()  # files whose module was asked for; whoever wants to know clears it
         self.version = 0  # counts up whenever something that was found may not hold any more
@@ -158,6 +163,7 @@ class Project:
         self._modules.pop(path, None)
         self._found.clear()
         self._added.clear()
+        self._launches.clear()
         self.version += 1
 
     def bound(self, lines: int) -> None:
@@ -175,6 +181,18 @@ class Project:
         if library not in self._releases:
             self._releases[library] = releases(library, self.roots, self.libraries)
         return self._releases[library]
+
+    def asked_launches(self) -> Iterable[tuple[str, Launches]]:
+        """The scripts whose launch lines were asked for, with the answers."""
+        return self._launches.items()
+
+    def launches(self, path: str) -> Launches:
+        """What the project's own launch lines say of how many processes the script `path` runs as."""
+        if path not in self._launches:
+            from torchwise_analysis.names.launches import launches_of  # few scripts need it
+
+            self._launches[path] = launches_of(path, self.roots)
+        return self._launches[path]
 
     def _search(self, name: str, near: str) -> SourceModule | None:
         parts = name.split(".")

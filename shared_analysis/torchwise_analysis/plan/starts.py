@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import chain, islice
 
 from torchwise_analysis.files import read_regular
-from torchwise_analysis.interp.concrete.library.launch import LaunchLine, lines_for
+from torchwise_analysis.names.launches import LaunchLine, lines_for
 from torchwise_analysis.names.project import Project, module_name
 from torchwise_analysis.plan.entries import trainers
 from torchwise_analysis.source import lower_text, nodes

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from torchwise_analysis.findings import Place
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from torchwise_analysis.findings import Place, Severity
 from torchwise_analysis.interp.abstract.events import Event, Guard, ProcessGroup, Wrapped
 from torchwise_analysis.interp.abstract.trace import Trace
+from torchwise_analysis.rules._framework import Hit
 
 SHARDED = ("ddp", "fsdp", "fsdp2")
 
@@ -20,6 +24,22 @@ def several_processes(trace: Trace) -> tuple[tuple[Event, str], ...]:
         (group, f"`{group.how}`: several ranks run this script") for group in trace.of(ProcessGroup)
     )
     return (*wrapped, *groups)
+
+
+_SPAWNS = ("torch.multiprocessing.", "multiprocessing.", "accelerate.notebook_launcher")
+
+
+def said_of_ranks(trace: Trace, hits: Iterable[Hit]) -> Iterator[Hit]:
+    """Findings that cost something only where several ranks run: hints, where the project's own launch lines
+    all start one process and the script starts no more by itself."""
+    found = list(hits)
+    launches = trace.launches(trace.path) if found and not trace.api(*_SPAWNS) else None
+    if launches is None or not launches.is_one:
+        yield from found
+        return
+    said = f" It takes several ranks: the project's launch lines start one ({launches.where})."
+    for hit in found:
+        yield replace(hit, severity=Severity.HINT, message=hit.message + said)
 
 
 def can_meet(first: Event, second: Event) -> bool:

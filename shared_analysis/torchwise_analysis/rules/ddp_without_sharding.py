@@ -6,18 +6,11 @@ from collections.abc import Iterator
 
 from torchwise_analysis.findings import Confidence, Evidence, Fix, Place, Safety, Severity
 from torchwise_analysis.fixes import SourceFile
-from torchwise_analysis.interp.abstract.events import (
-    Event,
-    LoaderBuilt,
-    LoopEntered,
-    Prepared,
-    ProcessGroup,
-    Returned,
-    Wrapped,
-)
+from torchwise_analysis.interp.abstract.events import LoaderBuilt, LoopEntered, Prepared, Returned
 from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.interp.abstract.values import Obj, Value
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
+from torchwise_analysis.rules._processes import can_meet, said_of_ranks, several_processes
 from torchwise_analysis.rules._reading import called, distinct, doubt, step
 
 WRONG = """
@@ -94,7 +87,7 @@ RULE = Rule(
         "Error, and only said when all constructor arguments are visible. Certain when the loader is seen "
         "to feed a backward; likely when it is only built here, in random order as for training. A sampler "
         "that draws at random without knowing the rank (`RandomSampler`, `WeightedRandomSampler`) does not "
-        "shard."
+        "shard. A hint where all launch lines of the project (shell scripts, README) start one process."
     ),
     fix=(
         "Advice: a `DistributedSampler` for the loader in place of `shuffle=True`, and "
@@ -248,6 +241,46 @@ def main(args, dataset):
 """,
         ),
         Example(
+            "All launch lines of the project start one process",
+            """
+import deepspeed
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+
+def main(args, dataset):
+    model = nn.Linear(12, 4)
+    engine, _, _, _ = deepspeed.initialize(args=args, model=model, model_parameters=model.parameters())
+    for x, y in DataLoader(dataset, batch_size=16, shuffle=True):
+                ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ ddp-without-sharding hint certain
+        loss = nn.functional.cross_entropy(engine(x), y)
+        engine.backward(loss)
+        engine.step()
+""",
+            files={"run.sh": "deepspeed --num_gpus 1 example.py --deepspeed_config config.json\n"},
+        ),
+        Example(
+            "Of several launch lines one starts more",
+            """
+import deepspeed
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+
+def main(args, dataset):
+    model = nn.Linear(12, 4)
+    engine, _, _, _ = deepspeed.initialize(args=args, model=model, model_parameters=model.parameters())
+    for x, y in DataLoader(dataset, batch_size=16, shuffle=True):
+                ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ ddp-without-sharding error certain
+        loss = nn.functional.cross_entropy(engine(x), y)
+        engine.backward(loss)
+        engine.step()
+""",
+            files={"run.sh": "deepspeed --num_gpus 1 example.py\ndeepspeed --num_gpus 8 example.py\n"},
+        ),
+        Example(
             "One process: nothing to shard",
             """
 import torch
@@ -289,14 +322,18 @@ def main(dataset, options):
 
 
 def detect(trace: Trace) -> Iterator[Hit]:
+    yield from said_of_ranks(trace, _found(trace))
+
+
+def _found(trace: Trace) -> Iterator[Hit]:
     managed = {obj.id for prepared in trace.of(Prepared) for obj in prepared.objects}
-    several = _several_processes(trace)
+    several = several_processes(trace)
     for built in trace.of(LoaderBuilt) if several else ():
         if built.sharding is not None or built.loader.id in managed:
             continue
         if any(guard.kind == "rank" for guard in built.scene.guards):
             continue
-        together = next((event for event, _ in several if _can_meet(event, built)), None)
+        together = next((event for event, _ in several if can_meet(event, built)), None)
         role = _training_role(trace, built)
         if together is None or role is None:
             continue
@@ -314,30 +351,6 @@ def detect(trace: Trace) -> Iterator[Hit]:
             built,
             asked,
         )
-
-
-def _several_processes(trace: Trace) -> tuple[tuple[Event, str], ...]:
-    """What shows that several processes run this script, with the fact in words."""
-    wrapped = tuple(
-        (event, "the model is wrapped for several ranks here")
-        for event in trace.of(Wrapped)
-        if event.how in ("ddp", "fsdp", "fsdp2")
-    )
-    groups = tuple(
-        (group, f"`{group.how}`: several ranks run this script") for group in trace.of(ProcessGroup)
-    )
-    return (*wrapped, *groups)
-
-
-def _can_meet(first: Event, second: Event) -> bool:
-    """Whether one run can hold both: no flag is on for one and off for the other (`if args.distributed`)."""
-    settled = _flags(first)
-    return all(settled.get(flag, value) == value for flag, value in _flags(second).items())
-
-
-def _flags(event: Event) -> dict[str, bool]:
-    guards = {guard.symbol: guard.taken for guard in event.scene.guards if guard.symbol is not None}
-    return guards | dict(event.scene.world)
 
 
 def _training_role(trace: Trace, built: LoaderBuilt) -> Confidence | None:

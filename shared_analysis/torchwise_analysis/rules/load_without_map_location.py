@@ -10,7 +10,7 @@ from torchwise_analysis.interp.abstract.events import Event, Guard, Loaded, Weig
 from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.interp.abstract.values import Unknown, alternatives
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
-from torchwise_analysis.rules._processes import can_meet, several_processes
+from torchwise_analysis.rules._processes import can_meet, said_of_ranks, several_processes
 from torchwise_analysis.rules._reading import distinct, doubt
 from torchwise_analysis.source import nodes
 
@@ -70,7 +70,10 @@ RULE = Rule(
         "data sets and other files whose content goes into no `load_state_dict`",
         "safetensors and sharded checkpoints, which are read to the CPU",
     ),
-    grading="A warning, and likely: which device the file was saved from is not seen.",
+    grading=(
+        "A warning, and likely: which device the file was saved from is not seen."
+        " A hint where the project's own launch lines all start one process."
+    ),
     fix=(
         '`map_location="cpu"`; `load_state_dict` copies to the device of the model. Unsafe only in that what '
         "is used of the file by itself then lies on the CPU."
@@ -172,6 +175,10 @@ def batches(path):
 
 
 def detect(trace: Trace) -> Iterator[Hit]:
+    yield from said_of_ranks(trace, _found(trace))
+
+
+def _found(trace: Trace) -> Iterator[Hit]:
     several = several_processes(trace)
     loads = [event for event in trace.of(Loaded) if event.how == "torch.load"] if several else []
     filled_by = {tag: e for e in trace.of(WeightsLoaded) for tag in _tags(e)} if loads else {}

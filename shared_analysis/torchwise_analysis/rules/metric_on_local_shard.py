@@ -10,6 +10,7 @@ from torchwise_analysis.interp.abstract.events import Collective, HostSync, Load
 from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.interp.abstract.values import Obj
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
+from torchwise_analysis.rules._processes import said_of_ranks
 from torchwise_analysis.rules._reading import called, distinct, step
 
 WRONG = """
@@ -75,6 +76,7 @@ RULE = Rule(
         "Certain: the loader shards, the number is computed from its batches alone, and nothing reduces. A "
         "warning; an error when the number decides which checkpoint is kept. Likely for `gather`, which "
         "counts the samples twice that fill up the last batch."
+        " A hint where the project's own launch lines all start one process."
     ),
     fix="Advice: add up counts, not means, over the ranks before the division, or gather the predictions.",
     references=(
@@ -266,6 +268,10 @@ _REDUCING = ("reduce", "gather", "gather_for_metrics", "gather_object", "reduce_
 
 
 def detect(trace: Trace) -> Iterator[Hit]:
+    yield from said_of_ranks(trace, _found(trace))
+
+
+def _found(trace: Trace) -> Iterator[Hit]:
     yield from _gathered(trace)
     if any(
         event.name.rpartition(".")[2].removeprefix("all_").startswith(_REDUCING)

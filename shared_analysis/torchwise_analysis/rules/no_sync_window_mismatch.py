@@ -10,6 +10,7 @@ from torchwise_analysis.fixes import SourceFile
 from torchwise_analysis.interp.abstract.events import ApiCall, Backward, Forward, NoSync, Step
 from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
+from torchwise_analysis.rules._processes import said_of_ranks
 from torchwise_analysis.rules._reading import belief_in, called, distinct, doubt, grade, known_by, step
 
 WRONG = """
@@ -82,6 +83,7 @@ RULE = Rule(
     grading=(
         "Always an error. Certain when both tests count the same loop, or when the flag is set between the "
         "forward that reads it and its backward; likely when the optimizer is only known by its name."
+        " A hint where the project's own launch lines all start one process."
     ),
     fix="Advice: decide with one variable whether a micro-batch is averaged and whether it steps.",
     references=(
@@ -261,6 +263,10 @@ class _Window(NamedTuple):
 
 
 def detect(trace: Trace) -> Iterator[Hit]:
+    yield from said_of_ranks(trace, _found(trace))
+
+
+def _found(trace: Trace) -> Iterator[Hit]:
     if trace.api("all_reduce of gradients"):
         return
     windows = tuple(_windows(trace))

@@ -10,7 +10,7 @@ from torchwise_analysis.interp.abstract.events import Collective, Guard
 from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.interp.abstract.values import Const
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
-from torchwise_analysis.rules._processes import in_file, rank_tests
+from torchwise_analysis.rules._processes import in_file, rank_tests, said_of_ranks
 from torchwise_analysis.rules._reading import distinct, doubt
 
 WRONG = """
@@ -60,6 +60,7 @@ RULE = Rule(
     grading=(
         "Always an error. Certain for `torch.distributed` under a test of the rank; likely for calls of a "
         "framework that wait inside."
+        " A hint where the project's own launch lines all start one process."
     ),
     fix="Advice: move the call out of the test. Where all ranks pass is for the author to say.",
     references=(
@@ -183,6 +184,10 @@ _WAITING = (
 
 
 def detect(trace: Trace) -> Iterator[Hit]:
+    yield from said_of_ranks(trace, _found(trace))
+
+
+def _found(trace: Trace) -> Iterator[Hit]:
     found = [(event, rank_tests(event)) for event in trace.of(Collective)]
     for event, tests in found:
         if not tests or not _is_known(event) or not _is_for_all(event):

@@ -10,7 +10,7 @@ from torchwise_analysis.interp.abstract.events import Event, Saved, Wrapped
 from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.interp.abstract.values import Const, StateDict, alternatives
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
-from torchwise_analysis.rules._processes import can_meet, several_processes
+from torchwise_analysis.rules._processes import can_meet, said_of_ranks, several_processes
 from torchwise_analysis.rules._reading import distinct
 
 WRONG = """
@@ -69,7 +69,7 @@ RULE = Rule(
         "understood",
         "the rank is part of the path, or the path is not a constant of the script",
         "each rank saves its own part (FSDP, distributed checkpoints)",
-        "a single process",
+        "a single process (a hint, where only the launch lines of the project say so)",
     ),
     grading="Always a warning. Certain: processes, weights and path are all seen.",
     fix="Save under `if dist.get_rank() == 0:`. Unsafe: fewer files are written.",
@@ -202,6 +202,10 @@ def train(loader):
 
 
 def detect(trace: Trace) -> Iterator[Hit]:
+    yield from said_of_ranks(trace, _found(trace))
+
+
+def _found(trace: Trace) -> Iterator[Hit]:
     several = [(event, fact) for event, fact in several_processes(trace) if _starts_processes(event)]
     sharded = any(isinstance(event, Wrapped) and event.how == "fsdp" for event, _ in several)
     if sharded:

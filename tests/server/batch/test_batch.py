@@ -430,7 +430,7 @@ def test_types_survive_json() -> None:
     problem = Problem("b.py", None, "p", ProblemKind.FAILURE)
     statistics = CheckStatistics(1, 2, ((place, "deep"),), (("dead", 3),))
     answer = Answer(True, False, (finding,), (problem,), statistics, (("c.py", 1, 2, "f"),))
-    entry = Entry(Basis(("x",), "1", ("y",), "2", (("torch", "None"),)), answer)
+    entry = Entry(Basis(("x",), "1", ("y",), "2", (("torch", "None"),), ()), answer)
     assert codec.decoded(Entry, json.loads(json.dumps(codec.encoded(entry)))) == entry
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.shared_analysis.concrete.test_scripts import LOOP, MODEL, estimate, message, report
 
-from torchwise_analysis.interp.concrete.library.launch import lines_for
+from torchwise_analysis.names.launches import lines_for
 from torchwise_memory.report import Source
 
 ARGPARSE = (

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar, cast, overload
+from typing import TYPE_CHECKING, TypeVar, cast, overload
 
 from torchwise_analysis.findings import Place
 from torchwise_analysis.interp.abstract import events as ev
@@ -24,12 +24,19 @@ from torchwise_analysis.interp.abstract.values import Kind, Obj, Token, Value, a
 from torchwise_analysis.names.releases import Releases
 from torchwise_analysis.source.nodes import Span
 
+if TYPE_CHECKING:
+    from torchwise_analysis.names.launches import Launches
+
 E = TypeVar("E", bound=ev.Event)
 F = TypeVar("F", bound=ev.Event)
 R = TypeVar("R")
 
 
 def _unknown_releases(library: str) -> Releases | None:
+    return None
+
+
+def _unknown_launches(path: str) -> Launches | None:
     return None
 
 
@@ -100,6 +107,7 @@ class Trace:
     reached: frozenset[tuple[str, int, int, str]] = frozenset()
     ground: Ground | None = None
     releases: Callable[[str], Releases | None] = _unknown_releases
+    launches: Callable[[str], Launches | None] = _unknown_launches
     _cache: dict[str, object] = field(default_factory=dict[str, object])
 
     # ------------------------------------------------------------------ events

@@ -29,7 +29,7 @@ from torchwise_analysis.interp.concrete.costs import (
 from torchwise_analysis.interp.concrete.errors import Cancelled, OutOfFuel, Raised, Stopped
 from torchwise_analysis.interp.concrete.expressions import EXPRESSIONS
 from torchwise_analysis.interp.concrete.library import Library
-from torchwise_analysis.interp.concrete.library.launch import LaunchLine
+from torchwise_analysis.names.launches import LaunchLine
 from torchwise_analysis.interp.concrete.library.training import bound_arguments
 from torchwise_analysis.interp.concrete.loops import Loops
 from torchwise_analysis.interp.concrete.types import Types

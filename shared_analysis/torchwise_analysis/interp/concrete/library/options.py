@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 
 from torchwise_analysis.interp.concrete import text
 from torchwise_analysis.interp.concrete.errors import Raised
-from torchwise_analysis.interp.concrete.library.launch import launch_lines, option_value, plain_word
 from torchwise_analysis.interp.concrete.values import (
     MISSING,
     Builtin,
@@ -30,6 +29,7 @@ from torchwise_analysis.interp.concrete.values import (
     Unknown,
     Value,
 )
+from torchwise_analysis.names.launches import LaunchLine, lines_for, option_value, plain_word
 from torchwise_memory.report import Origin
 
 if TYPE_CHECKING:
@@ -429,6 +429,11 @@ def _names_data(name: str, default: Value) -> bool:
 def _is_open_place(name: str, default: Value) -> bool:
     """Whether an option is a data folder that nobody names: scripts refuse to start without it."""
     return default == "" and "data" in name and name.endswith(("dir", "path", "root", "folder", "file"))
+
+
+def launch_lines(it: Interpreter) -> tuple[LaunchLine, ...]:
+    """Lines of the project that start the script under analysis, nearest folder first."""
+    return lines_for(it.library.imports.main_path, it.project.roots)
 
 
 def _from_launch_line(it: Interpreter, names: list[str], shown: str, keywords: Keywords) -> Value:

@@ -19,13 +19,7 @@ from typing import TYPE_CHECKING, cast
 from torchwise_analysis.interp.concrete import classes, text
 from torchwise_analysis.interp.concrete.errors import Stopped
 from torchwise_analysis.interp.concrete.library import configs, files
-from torchwise_analysis.interp.concrete.library.launch import (
-    LaunchLine,
-    launch_lines,
-    option_value,
-    plain_word,
-)
-from torchwise_analysis.interp.concrete.library.options import of_launch
+from torchwise_analysis.interp.concrete.library.options import launch_lines, of_launch
 from torchwise_analysis.interp.concrete.values import (
     MISSING,
     BoundMethod,
@@ -40,6 +34,7 @@ from torchwise_analysis.interp.concrete.values import (
     Unknown,
     Value,
 )
+from torchwise_analysis.names.launches import LaunchLine, option_value, plain_word
 from torchwise_analysis.source.nodes import ParamKind
 
 if TYPE_CHECKING:

@@ -14,14 +14,10 @@ import shlex
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from torchwise_analysis.files import read_regular
 from torchwise_analysis.names.project import module_name
 from torchwise_memory.report import Origin
-
-if TYPE_CHECKING:
-    from torchwise_analysis.interp.concrete.interpreter import Interpreter
 
 _MAX_BYTES = 256 << 10
 _MAX_FILES = 96
@@ -30,6 +26,7 @@ _MAX_SETTINGS = 256
 _ENDINGS = (".sh", ".slurm", ".sbatch", ".bash", ".cmd")
 _NAMES = ("Makefile", "makefile", "justfile")
 _FOLDERS = ("scripts", "script", "bash", "shell", "slurm", "launch", "jobs", "docs", "examples")
+_IN_FOLDER_NAMES = ("script", "bash", "shell", "slurm", "launch")  # of folders beside a script
 _CONTINUED = re.compile(r"\\\s*\n\s*")
 _ASSIGNED = re.compile(
     r"\s*(?:export\s+)?([A-Za-z_]\w*)\s*[:?]?=\s*(\"[^\"]*\"|'[^']*'|[^\s;#&|]*)\s*(?:[;#].*)?$"
@@ -41,6 +38,7 @@ _STARTERS = (
 )  # fmt: skip
 # How launchers say over how many cards of a machine they start a script.
 _PROCESSES = ("nproc_per_node", "nproc-per-node", "num_processes", "num_gpus", "num-gpus", "devices")
+_MANY = ("mpirun", "mpiexec", "srun", "horovodrun")
 _ALL_ARGUMENTS = ("$@", "$*", "${@}", "...")
 _NOT_PLAIN = "$<>{}[]|`"
 
@@ -54,6 +52,7 @@ class LaunchLine:
     path: str
     shown: str
     line: int
+    cards: str = ""  # CUDA_VISIBLE_DEVICES, as the same text sets it before
 
     @property
     def where(self) -> str:
@@ -68,12 +67,31 @@ class LaunchLine:
     def processes(self) -> int:
         """How many processes the launcher starts; 1 where it does not say a number."""
         for position, word in enumerate(self.before):
-            name, equals, value = word.lstrip("-").partition("=")
-            if word.startswith("-") and name in _PROCESSES:
+            _, equals, value = word.partition("=")
+            if _option_name(word) in _PROCESSES:
                 following = self.before[position + 1] if position + 1 < len(self.before) else ""
                 number = value if equals else following
                 return int(number) if number.isdecimal() and 0 < int(number) <= 1 << 16 else 1
         return 1
+
+    @property
+    def starts_one_process(self) -> bool | None:
+        """Whether no more than one process can come of this line; None where no launcher stands on it, so
+        that the script itself decides."""
+        nodes = self.launcher_option("--nnodes", "--num_nodes", "--num_machines")
+        number = next((word for word in self.before if _option_name(word) in _PROCESSES), None)
+        included = self.launcher_option("--include", "-i")
+        if nodes not in (None, "1"):
+            return False
+        if included is not None:  # deepspeed: the cards of each host
+            return "@" not in included and included.rpartition(":")[2].isdecimal() and ":" in included
+        if number is not None:
+            return self.launcher_option(number.partition("=")[0]) == "1"
+        if any(os.path.basename(word) in _MANY for word in self.before):
+            return False
+        if self.cards.isdecimal():
+            return True
+        return False if self.is_distributed else None
 
     @property
     def is_distributed(self) -> bool:
@@ -89,9 +107,30 @@ class LaunchLine:
         return option_value(LaunchLine(self.before, (), self.path, self.shown, self.line), list(names))
 
 
-def launch_lines(it: Interpreter) -> tuple[LaunchLine, ...]:
-    """Lines of the project that start the script under analysis, nearest folder first."""
-    return lines_for(it.library.imports.main_path, it.project.roots)
+def _option_name(word: str) -> str:
+    """What an option of a launcher is called; empty for other words."""
+    return word.lstrip("-").partition("=")[0] if word.startswith("-") else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Launches:
+    """How many processes the launch lines of a script start, as far as a project's texts say.
+
+    is_one: there are some that say so, and all of them start a single process. where: one of these.
+    """
+
+    is_one: bool
+    where: str = ""
+
+
+def launches_of(main: str, roots: tuple[str, ...]) -> Launches:
+    """What all launch lines of the file `main` agree on."""
+    lines = _read_lines(os.path.abspath(main), tuple(os.path.abspath(root) for root in roots))
+    said = [(line, line.starts_one_process) for line in lines]
+    ones = [line.where for line, is_one in said if is_one]
+    if not ones or any(is_one is False for _, is_one in said):
+        return Launches(is_one=False)
+    return Launches(True, ones[0])
 
 
 def lines_for(main: str, roots: tuple[str, ...]) -> tuple[LaunchLine, ...]:
@@ -116,6 +155,10 @@ def _stamp(main: str, roots: tuple[str, ...]) -> tuple[int, ...]:
 
 @lru_cache(maxsize=64)
 def _lines_for(main: str, roots: tuple[str, ...], stamp: tuple[int, ...]) -> tuple[LaunchLine, ...]:
+    return _read_lines(main, roots)
+
+
+def _read_lines(main: str, roots: tuple[str, ...]) -> tuple[LaunchLine, ...]:
     names = _Names(os.path.basename(main), module_name(main))
     found = _in_own_text(main, names)
     for path, shown in _texts(main, roots):
@@ -175,6 +218,7 @@ def _texts(main: str, roots: tuple[str, ...]) -> list[tuple[str, str]]:
     near = os.path.dirname(main) or os.curdir
     above = os.path.dirname(near)
     inner = [os.path.join(folder, name) for folder in (near, *roots) for name in _FOLDERS]
+    inner += _folders_of_scripts(near)
     folders = [near, *([above] if any(above.startswith(root) for root in roots) else []), *roots, *inner]
     found: list[tuple[str, str]] = []
     for folder in dict.fromkeys(folders):
@@ -195,6 +239,20 @@ def _texts(main: str, roots: tuple[str, ...]) -> list[tuple[str, str]]:
     return found[: 4 * _MAX_FILES]
 
 
+def _folders_of_scripts(near: str) -> list[str]:
+    """Folders beside a script that are called like one for what starts it: `bash_script`, `run_scripts`."""
+    try:
+        with os.scandir(near) as entries:
+            names = [entry.name for entry in entries if entry.is_dir()]
+    except OSError:
+        return []
+    return [
+        os.path.join(near, name)
+        for name in sorted(names)
+        if any(part in name.lower() for part in _IN_FOLDER_NAMES)
+    ]
+
+
 def _in_text(text: str, names: _Names, path: str, shown: str) -> list[LaunchLine]:
     found: list[LaunchLine] = []
     variables: dict[str, str] = {}
@@ -212,9 +270,16 @@ def _in_text(text: str, names: _Names, path: str, shown: str) -> list[LaunchLine
                 after = [word for word in _first_command(words[position + 1 :]) if word not in _ALL_ARGUMENTS]
                 if words[0] == "tune":
                     after = _with_files(after, path)
-                found.append(LaunchLine(tuple(after), tuple(words[:position]), path, shown, line))
+                before = tuple(words[:position])
+                found.append(LaunchLine(tuple(after), before, path, shown, line, _cards(before, variables)))
         line += 1 + row.count("\x00")
     return found
+
+
+def _cards(before: tuple[str, ...], variables: dict[str, str]) -> str:
+    """The cards that the processes of a line may use, as the line or the text above it says."""
+    given = [word.partition("=")[2] for word in before if word.startswith("CUDA_VISIBLE_DEVICES=")]
+    return given[-1] if given else variables.get("CUDA_VISIBLE_DEVICES", "")
 
 
 def _with_files(words: list[str], path: str) -> list[str]:
