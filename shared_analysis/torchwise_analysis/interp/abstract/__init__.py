@@ -68,7 +68,7 @@ def run(
         if collecting:
             gc.enable()
     trace = runs.trace() if runs is not None else _empty(module.path)
-    trace = replace(trace, releases=project.releases)
+    trace = replace(trace, releases=project.releases, launches=project.launches)
     return trace if not failed else replace(trace, silence=replace(trace.silence, failed=failed))
 
 
