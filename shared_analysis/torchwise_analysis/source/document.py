@@ -37,10 +37,8 @@ if TYPE_CHECKING:
 
 _BREAK = re.compile(r"[\r\n]")
 # Trees of the segments edited last; once a segment is lowered its tree only serves who wants to transform it.
-_MAX_TREES = 32
+_MAX_TREES = 4
 _MAX_STAND_INS = 20
-# Segments of earlier texts that an undo may bring back.
-_MAX_RETIRED = 64
 STALE_SECONDS = 5.0
 
 _Segments: TypeAlias = "Sequence[tuple[int, Segment]]"
@@ -111,7 +109,7 @@ class Document:
         self._clock = clock
         self._stale_seconds = stale_seconds
         self._trees = TreeCache(_MAX_TREES)
-        self._cache = SegmentCache(self._lower, _MAX_RETIRED)
+        self._cache = SegmentCache(self._lower)
         self._table = LineTable.of(text)
         self._relaxed: LineTable | None = None
         self._segments: _Segments = ()

@@ -275,9 +275,11 @@ def _problem(error: SyntaxError | RecursionError, source: Source) -> Problem:
 # --------------------------------------------------------------------------- cutting
 
 
-# Characters of new segments between two sweeps: this many times the text, and some.
-_SWEEP_FACTOR = 4
-_SWEEP_FLOOR = 60_000
+# Characters of new segments between two sweeps: as many as in the text, and some. What is lowered of them
+# takes a hundred times as many bytes.
+_SWEEP_FLOOR = 8_000
+# Characters of segments of earlier texts that are kept then: an undo may bring them back.
+_MAX_RETIRED = 8_000
 
 _Key: TypeAlias = "tuple[str, bool, bool]"
 
@@ -325,10 +327,9 @@ class SegmentCache:
     depend on the table, those of a short one do not matter. `lower` gives a segment its meaning.
     """
 
-    def __init__(self, lower: Callable[[Source], Lowered] = lower_piece, max_retired: int = 1_000) -> None:
+    def __init__(self, lower: Callable[[Source], Lowered] = lower_piece) -> None:
         self.lower = lower
         self._segments: dict[_Key, Segment] = {}
-        self._max_retired = max_retired
         self._characters = 0
 
     def get(self, key: _Key) -> Segment | None:
@@ -339,20 +340,24 @@ class SegmentCache:
         self._characters += len(key[0])
 
     def sweep(self, live: Sequence[tuple[int, Segment]], text_length: int) -> None:
-        """Once twice the text has gathered, drop all but the live segments and the latest short ones.
+        """Once a text's worth has gathered, drop all but the live segments and the latest short ones.
 
         Sweeping after every edit would cost more than the edit.
         """
-        if self._characters < _SWEEP_FACTOR * text_length + _SWEEP_FLOOR:
+        if self._characters < text_length + _SWEEP_FLOOR:
             return
         kept = {id(segment) for segment in _all_of(live)}
-        retired = [
-            (key, segment)
-            for key, segment in self._segments.items()
-            if id(segment) not in kept and segment.header is None and segment.rows <= SPLIT_ROWS
-        ]
+        retired: list[tuple[_Key, Segment]] = []
+        left = _MAX_RETIRED
+        for key, segment in reversed(self._segments.items()):
+            if id(segment) in kept or segment.header is not None or segment.rows > SPLIT_ROWS:
+                continue
+            left -= len(segment.text)
+            if left < 0:
+                break
+            retired.append((key, segment))
         alive = [(key, segment) for key, segment in self._segments.items() if id(segment) in kept]
-        self._segments = dict([*retired[-self._max_retired :], *alive])
+        self._segments = dict([*reversed(retired), *alive])
         # what is live is paid for: only what comes on top brings the next sweep nearer
         self._characters = 0
 
