@@ -66,7 +66,7 @@ def job_of(workload: Workload, options: Options, card: Gpu | None) -> tuple[Job,
     if facts.is_image:
         job = _image_job(workload, facts, choices)
     else:
-        config = workload.config or _config_of(_required(workload.model, "model"))
+        config = workload.config or _config_of_model(workload, choices)
         if is_decoder(config):
             job = _decoder_job(workload, facts, decoder_shape(config), choices)
         elif config.get("model_type") in SEQ2SEQ:
@@ -76,6 +76,19 @@ def job_of(workload: Workload, options: Options, card: Gpu | None) -> tuple[Job,
     if workload.allocator:
         job = replace(job, allocator=AllocatorSettings.parse(workload.allocator))
     return job, tuple(choices.made)
+
+
+def _config_of_model(workload: Workload, choices: _Choices) -> Mapping[str, Any]:
+    if workload.model is not None or workload.parameters is None:
+        return _config_of(_required(workload.model, "model"))
+    from torchwise_memory.presets.sized import FORMS, config_of_size
+
+    sentence = "only the number of parameters is given: a decoder in the shape of Llama 2 assumed"
+    form = choices.pick("form", FORMS[0], FORMS[1:], sentence)
+    try:
+        return config_of_size(workload.parameters, str(form))
+    except ValueError as error:
+        raise Unsupported("a decoder of this size", str(error)) from None
 
 
 def _config_of(name: str) -> Mapping[str, Any]:

@@ -121,12 +121,18 @@ class ModuleMemory:
 
 @dataclass(frozen=True, slots=True)
 class GpuVerdict:
-    """Whether the peak fits a card; `total_bytes` is what PyTorch sees as total memory."""
+    """Whether the peak fits a card; `total_bytes` is what PyTorch sees as total memory.
+
+    machine: the cloud machine in place of which the card stands, empty for a card by itself; cards: how many
+    of them it has, below 1 for a slice of one, None where that is not known.
+    """
 
     name: str
     title: str
     total_bytes: int
     verdict: Verdict
+    machine: str = ""
+    cards: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from torchwise_memory.report import Estimate, Kind, Origin, PlanField, Remedy, Source, Verdict
 from torchwise_server.cli import Exit, UsageError
+from torchwise_server.cli.given import with_machines
 from torchwise_server.cli.output import complain, say
 from torchwise_server.reporters.sources import Sources
 from torchwise_server.reporters.words import amount
@@ -57,7 +58,7 @@ def answer(options: argparse.Namespace) -> int:
             raise UsageError(f"{answered.why}; `torchwise estimate --model list` shows all")
         complain(f"no estimate: {answered.why}")
         return Exit.UNREAD
-    estimate = _estimate(options, workload, answered, cards)
+    estimate = with_machines(_estimate(options, workload, answered, cards), options.gpu, options.all_gpus)
     if any(gpu.verdict not in (Verdict.FITS, Verdict.UNKNOWN) for gpu in estimate.gpus):
         estimate = replace(estimate, remedies=_remedies(workload, cards[0]))
     _report(options, estimate)
@@ -107,7 +108,9 @@ def _workload(options: argparse.Namespace) -> Workload:
         peft = {"method": "LoRA", "rank": options.lora, "targets": targets}
     quantised = {"nf4": "bnb nf4", "int8": "bnb int8", "gptq-int4": "GPTQ int4"}.get(options.quantise or "")
     return Workload(
-        model=options.model,
+        model=options.model if options.parameters is None else None,
+        config=options.model_config,
+        parameters=options.parameters,
         task=options.task,
         gpu=options.gpu[0] if options.gpu else None,
         gpus=options.gpus,
@@ -131,7 +134,7 @@ def _workload(options: argparse.Namespace) -> Workload:
 def _estimate(
     options: argparse.Namespace, workload: Workload, answered: Answer, cards: list[Gpu]
 ) -> Estimate:
-    plan = dict(answered.plan)
+    plan = {"model": PlanField(options.model, Source.CONFIGURED), **answered.plan}
     for name, given, why in (
         ("micro_batch", options.batch_size, "no --batch-size was given"),
         ("precision", options.precision, "no --precision was given"),
@@ -155,7 +158,7 @@ def _estimate(
         plan.pop("checkpointing", None)
     peak = answered.peak
     return Estimate(
-        origin=Origin(str(workload.model), 1),
+        origin=Origin(options.model, 1),
         kind=_KINDS[options.task],
         plan=plan,
         parameters=answered.parameters,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from torchwise_analysis.settings import SettingsFinder
 from torchwise_memory.report import Verdict
-from torchwise_server.cli import Exit, UsageError
+from torchwise_server.cli import Exit, UsageError, given
 from torchwise_server.cli.console import Progress, report_console
 from torchwise_server.cli.files import collect
 from torchwise_server.cli.options import Parser, add_verbose, require_sound, shown_path
@@ -36,7 +36,10 @@ examples:
   torchwise estimate --gpu g5.xlarge train.py finetune.py --format json
   torchwise estimate train.py --gpu t4 --format html --output-file memory.html
   torchwise estimate train.py --gpu t4 --fail-on probably-oom && sbatch job.sh
+  torchwise estimate train.py --gpu p4d.24xlarge --nodes 2 -- --batch-size 8
+  torchwise estimate train.py --all-gpus --set batch_size=8
   torchwise estimate --model llama-2-7b --batch-size 4 --seq-len 2048 --lora --gpu a100-40gb
+  torchwise estimate --config path/to/config.json --gpu p4d.24xlarge --parallel fsdp
 
 sizes:
   allocated   what torch.cuda.max_memory_allocated() says at the end of a warm step
@@ -50,7 +53,7 @@ exit status:
   2  could not run: bad usage or settings, nothing to read, an internal error
   3  some files got no estimate; the report says what was missing
 
-`torchwise gpus` lists the cards. The first one also decides what depends on the hardware."""
+`torchwise gpus` lists the cards and machines. The first one also decides what depends on the hardware."""
 
 _BADNESS = (
     Verdict.FITS,
@@ -63,27 +66,27 @@ _BADNESS = (
 
 def run(words: list[str]) -> int:
     """Estimate, report, and return the exit status."""
-    options = parser().parse(words)
+    options, arguments = _parsed(words)
     if options.workload:
         from torchwise_server.cli import workload
 
         return workload.answer(options.workload, options.files)
-    if options.model:
-        from torchwise_server.cli import described
-
-        return described.answer(options)
+    if options.model is not None or options.config is not None or options.params is not None:
+        return _described(options)
     if not options.files:
         raise UsageError(
             "name the files to estimate, for example: torchwise estimate train.py --gpu rtx-4090"
         )
     if "-" in options.files:
         raise UsageError("estimate reads files, not standard input: imports and paths decide what it finds")
-    _require_known_gpus(options.gpu)
+    _require_no_description(options)
+    options.gpu = list(given.cards_of(options))
+    options.set = given.statements_of(options)
 
     from torchwise_server.cli.reading import Reader
 
     reader = Reader()
-    outcome = _estimate(options, reader)
+    outcome = _estimate(options, arguments, reader)
     if outcome.read == 0:
         lines = [f"{shown_path(problem.path)}: {problem.message}" for problem in outcome.problems]
         complain("\n  ".join(("nothing was read", *lines)))
@@ -92,6 +95,60 @@ def run(words: list[str]) -> int:
         return Exit.FAILED
     _report(options, outcome, reader)
     return _status(options, outcome)
+
+
+def _parsed(words: list[str]) -> tuple[argparse.Namespace, tuple[str, ...]]:
+    """The options, and what the script is started with: the words behind `--`, if a file stands before it."""
+    if "--" in words:
+        at = words.index("--")
+        options = parser().parse(words[:at])
+        if options.files:
+            return options, tuple(words[at + 1 :])
+    return parser().parse(words), ()
+
+
+def _described(options: argparse.Namespace) -> int:
+    from torchwise_server.cli import described
+
+    for name in ("launch", "set"):
+        if getattr(options, name):
+            raise UsageError(f"--{name} is about a script; a described job has options of its own")
+    options.model, options.model_config, options.parameters = given.model_of(options)
+    options.gpu = list(given.cards_of(options))
+    processes = given.processes_of(options)
+    if processes is None and options.parallel:
+        options.gpus = given.cards_of_first_machine(options) or 1
+    else:
+        options.gpus = 1 if processes is None else processes[0] * processes[1]
+    return described.answer(options)
+
+
+#: The options that only describe a job, and what says the same of a script.
+_OF_DESCRIPTIONS = {
+    "batch_size": "--set batch_size=N",
+    "seq_len": "--set seq_len=N",
+    "image_size": "--set image_size=N",
+    "precision": "",
+    "optimizer": "",
+    "lora": "",
+    "lora_targets": "",
+    "quantise": "",
+    "checkpointing": "",
+    "accumulate": "",
+    "parallel": "--gpus N",
+    "compile": "",
+}
+
+
+def _require_no_description(options: argparse.Namespace) -> None:
+    """An option that is passed over would give an answer to another question."""
+    for name, instead in _OF_DESCRIPTIONS.items():
+        if getattr(options, name) not in (None, False):
+            hint = f"{instead}, or " if instead else ""
+            raise UsageError(
+                f"--{name.replace('_', '-')} describes a job without a script; "
+                f"for a script: {hint}its own options behind --"
+            )
 
 
 def parser() -> Parser:
@@ -107,6 +164,7 @@ def parser() -> Parser:
         metavar="NAME",
         help="card or cloud machine to compare with; repeat it",
     )
+    parser.add_argument("--all-gpus", action="store_true", help="compare with every card known")
     parser.add_argument(
         "--site-packages",
         action="append",
@@ -131,9 +189,40 @@ def parser() -> Parser:
         metavar="FILE.jsonl",
         help="answer described workloads, one JSON object a line, no script",
     )
+    _add_start(parser)
     _add_description(parser)
     add_verbose(parser)
     return parser
+
+
+def _add_start(parser: Parser) -> None:
+    """How a script is started, in place of how its project's texts start it."""
+    group = parser.add_argument_group(
+        "the start",
+        "What stands behind -- is given to the script: torchwise estimate train.py -- --batch-size 8",
+    )
+    group.add_argument(
+        "--launch",
+        metavar="LINE",
+        help="the line that starts it, for example 'torchrun --nproc-per-node 8 train.py'",
+    )
+    group.add_argument("--gpus", type=int, metavar="N", help="how many cards, one process each (default: 1)")
+    group.add_argument("--nodes", type=int, metavar="N", help="how many machines")
+    group.add_argument(
+        "--gpus-per-node",
+        "--nproc-per-node",
+        type=int,
+        metavar="N",
+        help="cards of each (default: those of the cloud machine that --gpu names)",
+    )
+    group.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a variable, an option or a size of the script, as a comment `# torchwise: NAME=VALUE` says it; "
+        "repeat it",
+    )
 
 
 def _add_description(parser: Parser) -> None:
@@ -143,7 +232,15 @@ def _add_description(parser: Parser) -> None:
         "--model", metavar="NAME", help="published model, for example llama-2-7b; `list` shows them"
     )
     group.add_argument(
-        "--task", choices=("train", "generate", "load"), default="train", help="default: train"
+        "--config", metavar="FILE", help="config.json of a model of transformers, or the folder that holds it"
+    )
+    group.add_argument(
+        "--params",
+        metavar="N",
+        help="only the size of a decoder, for example 7b: the interval spans its shapes",
+    )
+    group.add_argument(
+        "--task", choices=("train", "generate", "load"), default="train", help="(default: train)"
     )
     group.add_argument("--batch-size", type=int, metavar="N", help="micro-batch of one GPU (default: 1)")
     group.add_argument("--seq-len", type=int, metavar="N", help="tokens of a sequence")
@@ -170,20 +267,7 @@ def _add_description(parser: Parser) -> None:
     group.add_argument(
         "--parallel", choices=("ddp", "fsdp", "zero-2", "zero-3", "tp"), help="over --gpus cards"
     )
-    group.add_argument("--gpus", type=int, default=1, metavar="N", help="how many cards (default: 1)")
     group.add_argument("--compile", action="store_true", help="torch.compile")
-
-
-def _require_known_gpus(names: Sequence[str]) -> None:
-    if not names:
-        return
-    from torchwise_memory.hardware import UnknownGpuError, find
-
-    for name in names:
-        try:
-            find(name)
-        except UnknownGpuError as error:
-            raise UsageError(f"{error}; `torchwise gpus` lists them") from None
 
 
 # --------------------------------------------------------------------------- estimating
@@ -198,7 +282,7 @@ class _Outcome:
     read: int
 
 
-def _estimate(options: argparse.Namespace, reader: Reader) -> _Outcome:
+def _estimate(options: argparse.Namespace, arguments: Sequence[str], reader: Reader) -> _Outcome:
     from torchwise_analysis.engine import Problem, ProblemKind
 
     finder = SettingsFinder()
@@ -217,7 +301,7 @@ def _estimate(options: argparse.Namespace, reader: Reader) -> _Outcome:
             if reading.document is None:
                 continue
             read += 1
-            report = _answer(reading.document, options, finder, reader)
+            report = _answer(reading.document, options, arguments, finder, reader)
             estimates += report.estimates
             problems += report.problems
             problems += [
@@ -228,7 +312,11 @@ def _estimate(options: argparse.Namespace, reader: Reader) -> _Outcome:
 
 
 def _answer(
-    document: SourceFile, options: argparse.Namespace, finder: SettingsFinder, reader: Reader
+    document: SourceFile,
+    options: argparse.Namespace,
+    arguments: Sequence[str],
+    finder: SettingsFinder,
+    reader: Reader,
 ) -> EstimateReport:
     from torchwise_analysis.plan import EstimateRequest
 
@@ -237,11 +325,15 @@ def _answer(
     if options.site_packages:
         settings = replace(settings, site_packages=_folders(options.site_packages))
     gpus = tuple(options.gpu) or settings.gpus
-    _require_known_gpus(gpus)
+    given.require_known_gpus(gpus)
+    given.require_spoken_of(options.set, document.text, document.path)
     if options.fail_on and not gpus:
         raise UsageError("--fail-on compares with a card: name one with --gpu or in the settings")
     engine = reader.engine(settings, loaded.root, document.path)
-    return engine.estimate(document, EstimateRequest(gpus=gpus))
+    launch = given.start_of(options, arguments, document.path)
+    report = engine.estimate(document, EstimateRequest(gpus=gpus, launch=launch, given=options.set))
+    named = tuple(given.with_machines(each, gpus, options.all_gpus) for each in report.estimates)
+    return replace(report, estimates=named)
 
 
 def _folders(names: Sequence[str]) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from torchwise_analysis.settings import SettingsFinder
 from torchwise_server import __version__
 from torchwise_server.cli import Exit, UsageError
 from torchwise_server.cli.console import report_console
+from torchwise_server.cli.given import require_known_gpus
 from torchwise_server.cli.options import Parser
 from torchwise_server.cli.output import complain, say
 
@@ -46,7 +47,7 @@ def run(words: list[str]) -> int:
     folder = Path(options.folder)
     if not folder.is_dir():
         raise UsageError(f"{options.folder}: no such folder")
-    _require_known_gpus(options.gpu)
+    require_known_gpus(options.gpu)
     plans = [_configuration(folder, options.gpu)]
     plans += [_ci_file(name, folder) for name in options.ci or _in_use(folder)]
     found = [plan for plan in plans if plan is not None]
@@ -83,16 +84,6 @@ def parser() -> Parser:
     )
     parser.add_argument("--yes", action="store_true", help="write without asking")
     return parser
-
-
-def _require_known_gpus(names: list[str]) -> None:
-    from torchwise_memory.hardware import UnknownGpuError, find
-
-    for name in names:
-        try:
-            find(name)
-        except UnknownGpuError as error:
-            raise UsageError(f"{error}; `torchwise gpus` lists them") from None
 
 
 # --------------------------------------------------------------------------- what to write

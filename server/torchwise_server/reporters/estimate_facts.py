@@ -55,6 +55,7 @@ class CardRow:
     """A card and whether the job fits; `share` of its memory at the peak, None where it is not known."""
 
     card: GpuVerdict
+    title: str
     share: float | None
     total: str
     words: str
@@ -127,6 +128,7 @@ class Facts:
         return [
             CardRow(
                 card,
+                named_after_machine(card, card.title),
                 None if peak is None else peak.point / card.total_bytes,
                 size(card.total_bytes),
                 VERDICTS[card.verdict],
@@ -169,12 +171,7 @@ class Facts:
 
     def place(self, origin: Origin | None) -> str:
         """A line, with its file where that is another one."""
-        if origin is None:
-            return ""
-        line = self.sources.line(origin.path, origin.line - 1)
-        if origin.path == self.estimate.origin.path:
-            return f"line {line}" if line.isdigit() else line
-        return f"{one_line(self.sources.short(origin.path))}:{line}"
+        return self.sources.place(origin, self.estimate.origin.path)
 
     def _note(self, field: PlanField) -> str:
         place, why = self.place(field.origin), one_line(field.why)
@@ -192,6 +189,13 @@ def largest(estimate: Estimate) -> tuple[Interval | None, str]:
         if interval is not None:
             return interval, name
     return peak.allocated, "allocated"
+
+
+def named_after_machine(card: GpuVerdict, name: str) -> str:
+    """A card's name, or that of the cloud machine that stands for it, with what the machine holds."""
+    if not card.machine:
+        return name
+    return f"{card.machine} ({name if card.cards is None else f'{card.cards:g} × {name}'})"
 
 
 def problem_rows(problems: Sequence[Problem], sources: Sources) -> list[tuple[str, str]]:

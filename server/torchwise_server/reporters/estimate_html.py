@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 
 from torchwise_analysis.engine import Problem
-from torchwise_memory.report import Estimate, Moment, Verdict
+from torchwise_memory.report import Estimate, GpuVerdict, Moment, Verdict
 from torchwise_server import __version__
 from torchwise_server.reporters.estimate_facts import PHASES, Facts, problem_rows
 from torchwise_server.reporters.sources import Sources
@@ -29,6 +29,7 @@ _TONES = {
 }
 _WIDTH, _HEIGHT = 880.0, 300.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64.0, 12.0, 26.0, 26.0
+_NAME_HEIGHT = 13.0  # of a card beside its line
 _MOST_ALIVE = 12
 _STEPS = (1, 2, 5)
 
@@ -231,7 +232,7 @@ def _cards(facts: Facts) -> str:
         )
         rows.append(
             (
-                f"<th>{_text(row.card.title)}</th>",
+                f"<th>{_text(row.title)}</th>",
                 f'<td class="bar">{bar}</td>',
                 f"<td>{_text(share or row.total)}</td>",
                 f'<td class="{tone}">{_text(row.words)}</td>',
@@ -253,7 +254,7 @@ def _timeline(facts: Facts) -> str:
         *_areas(moments, scale),
         *_phases(moments, scale),
     ]
-    for card in limits:
+    for card in _apart(limits, scale):
         y = scale.y(card.total_bytes)
         parts.append(f'<line class="limit" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
         parts.append(
@@ -271,6 +272,15 @@ def _timeline(facts: Facts) -> str:
     parts.append("</svg>")
     caption = "Allocated memory over one warm step; operations, not seconds, from left to right."
     return f"<figure>{''.join(parts)}<figcaption>{caption}</figcaption></figure>"
+
+
+def _apart(limits: Sequence[GpuVerdict], scale: _Scale) -> list[GpuVerdict]:
+    """Those whose names do not lie on each other."""
+    kept: list[GpuVerdict] = []
+    for card in sorted(limits, key=lambda each: each.total_bytes):
+        if not kept or scale.y(kept[-1].total_bytes) - scale.y(card.total_bytes) >= _NAME_HEIGHT:
+            kept.append(card)
+    return kept
 
 
 def _described(facts: Facts) -> str:

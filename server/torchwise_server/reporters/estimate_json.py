@@ -120,6 +120,7 @@ def _gpu(gpu: GpuVerdict) -> dict[str, object]:
         "title": gpu.title,
         "total_bytes": gpu.total_bytes,
         "verdict": gpu.verdict.value,
+        **({"machine": gpu.machine, "cards": gpu.cards} if gpu.machine else {}),
     }
 
 

@@ -52,7 +52,7 @@ def _section(facts: Facts) -> Iterator[str]:
             ("card", "memory", "at the peak", "verdict"),
             [
                 (
-                    escaped(row.card.title),
+                    escaped(row.title),
                     row.total,
                     "" if row.share is None else f"{row.share:.0%}",
                     f"{_ICONS[row.card.verdict]} {row.words}",

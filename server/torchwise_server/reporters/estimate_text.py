@@ -25,6 +25,7 @@ from torchwise_memory.report import (
     Source,
     Verdict,
 )
+from torchwise_server.reporters.estimate_facts import named_after_machine
 from torchwise_server.reporters.sources import Sources
 from torchwise_server.reporters.words import amount, count, one_line, size, visible
 
@@ -215,7 +216,7 @@ class _Writer:
             words, style = _VERDICTS[gpu.verdict]
             share = "" if peak is None else f"{peak.point / gpu.total_bytes:.0%}"
             table.add_row(
-                gpu.name,
+                named_after_machine(gpu, gpu.name).replace("×", "×" if self.unicode else "x"),
                 Text("") if peak is None else self._bar(peak, gpu, style),
                 share,
                 f"of {size(gpu.total_bytes)}",
@@ -275,12 +276,7 @@ class _Writer:
         return ", ".join(part for part in (place, "" if is_plain else word, why) if part)
 
     def _place(self, origin: Origin | None, home: str) -> str:
-        if origin is None:
-            return ""
-        line = self.sources.line(origin.path, origin.line - 1)
-        if origin.path == home:
-            return f"line {line}" if line.isdigit() else line
-        return f"{one_line(self.sources.short(origin.path))}:{line}"
+        return self.sources.place(origin, home)
 
     def _list(self, items: Sequence[str]) -> Table:
         table = _columns("left", "left")

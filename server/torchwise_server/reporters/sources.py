@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from torchwise_analysis.names.launches import GIVEN
+from torchwise_memory.report import Origin
+from torchwise_server.reporters.words import one_line
+
 
 @dataclass(frozen=True, slots=True)
 class Sources:
@@ -27,6 +31,17 @@ class Sources:
     def at(self, path: str, line: int) -> str:
         """`name:line` of a line (from 0)."""
         return f"{self.name(path)}:{self.line(path, line)}"
+
+    def place(self, origin: Origin | None, home: str) -> str:
+        """A line for a reader of a report on the file `home`; empty where none is known."""
+        if origin is None:
+            return ""
+        if origin.path == GIVEN:
+            return "command line"
+        line = self.line(origin.path, origin.line - 1)
+        if origin.path == home:
+            return f"line {line}" if line.isdigit() else line
+        return f"{one_line(self.short(origin.path))}:{line}"
 
     def cell_fields(self, path: str, line: int) -> dict[str, int]:
         """Where a line (from 0) of a notebook's joined code stands in the notebook, for JSON."""

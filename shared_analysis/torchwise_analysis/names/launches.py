@@ -36,7 +36,12 @@ _STARTERS = (
     "python", "torchrun", "srun", "accelerate", "deepspeed", "mpiexec", "mpirun", "horovodrun", "tune", "trl",
     "uv", "fabric", "lightning", "colossalai",
 )  # fmt: skip
-# How launchers say over how many cards of a machine they start a script.
+#: The path of what whoever asks says himself, in place of a text of the project.
+GIVEN = "<command line>"
+# How launchers say over how many machines they start a script, and over how many cards of each. What
+# `accelerate` calls processes are those of all machines together.
+_NODES = ("nnodes", "num_nodes", "num-nodes")
+_OF_ALL_NODES = "num_processes"
 _PROCESSES = ("nproc_per_node", "nproc-per-node", "num_processes", "num_gpus", "num-gpus", "devices")
 _MANY = ("mpirun", "mpiexec", "srun", "horovodrun")
 _ALL_ARGUMENTS = ("$@", "$*", "${@}", "...")
@@ -57,7 +62,7 @@ class LaunchLine:
     @property
     def where(self) -> str:
         """`file:line`, as seen from the project."""
-        return f"{self.shown}:{self.line}"
+        return self.shown if self.path == GIVEN else f"{self.shown}:{self.line}"
 
     @property
     def origin(self) -> Origin:
@@ -65,14 +70,25 @@ class LaunchLine:
 
     @property
     def processes(self) -> int:
-        """How many processes the launcher starts; 1 where it does not say a number."""
+        """How many processes the launcher starts on all machines; 1 where it does not say a number."""
+        name, count = self._number(_PROCESSES)
+        return count if name == _OF_ALL_NODES else count * self._number(_NODES)[1]
+
+    @property
+    def processes_of_node(self) -> int:
+        """How many of them are on this machine."""
+        return max(1, self.processes // self._number(_NODES)[1])
+
+    def _number(self, names: tuple[str, ...]) -> tuple[str, int]:
+        """The first of the launcher's options that is called so, and its number: 1 where it says none."""
         for position, word in enumerate(self.before):
             _, equals, value = word.partition("=")
-            if _option_name(word) in _PROCESSES:
+            name = _option_name(word)
+            if name in names:
                 following = self.before[position + 1] if position + 1 < len(self.before) else ""
                 number = value if equals else following
-                return int(number) if number.isdecimal() and 0 < int(number) <= 1 << 16 else 1
-        return 1
+                return name, int(number) if number.isdecimal() and 0 < int(number) <= 1 << 16 else 1
+        return "", 1
 
     @property
     def starts_one_process(self) -> bool | None:
@@ -131,6 +147,25 @@ def launches_of(main: str, roots: tuple[str, ...]) -> Launches:
     if not ones or any(is_one is False for _, is_one in said):
         return Launches(is_one=False)
     return Launches(True, ones[0])
+
+
+def given_line(words: tuple[str, ...], before: tuple[str, ...] = ("python",)) -> LaunchLine:
+    """The start that whoever asks describes: what stands behind the script's name, and what before it."""
+    return LaunchLine(words, before, GIVEN, "the command line", 1)
+
+
+def typed_line(command: str, main: str) -> LaunchLine | None:
+    """A start as one types it in a shell; None where it does not start the script `main`."""
+    words = _words(command)
+    position = _Names(os.path.basename(main), module_name(main)).position(words)
+    if position is None or not _is_command(words[:position]):
+        return None
+    return given_line(tuple(_first_command(words[position + 1 :])), tuple(words[:position]))
+
+
+def stated_by(where: Origin) -> str:
+    """How an assumption names the place of a statement."""
+    return "as --set says" if where.path == GIVEN else f"as line {where.line} states"
 
 
 def lines_for(main: str, roots: tuple[str, ...]) -> tuple[LaunchLine, ...]:

@@ -59,18 +59,19 @@ def estimate_module(
 
 def _estimate(module: Module, project: Project, request: EstimateRequest, stop: Stop) -> EstimateReport:
     text = request.text if request.text is not None else project.text(module.path) or ""
-    question = _Question(module, project, request, stop, read_statements(module.path, text))
-    plain = Start(module)
+    question = _Question(module, project, request, stop, read_statements(module.path, text, request.given))
+    plain = Start(module, request.launch)
     facts = question.run(plain, {}, Change())
     if facts.cancelled:
         return EstimateReport()
     estimates = question.answers(plain, facts)
     if not estimates and not facts.failure and not facts.ended_at and not facts.measured:
         plain, facts, estimates = _from_elsewhere(question, plain, facts)
-    if request.with_launches:
+    with_launches = request.with_launches and request.launch is None
+    if with_launches:
         estimates += _by_launch_lines(question, plain, estimates)
     if not estimates:
-        starts = [plain, *islice(launched(plain, project, False), 1)] if request.with_launches else [plain]
+        starts = [plain, *islice(launched(plain, project, False), 1)] if with_launches else [plain]
         return EstimateReport(unanswered=(question.unanswered(starts, facts),))
     stopped = facts.failure and all(e.kind is not Kind.TRAINING for e in estimates)
     unanswered = (_unanswered(facts, module, project),) if stopped else ()
@@ -97,12 +98,16 @@ class _Question:
             self.notes.append("a card of compute capability 8.0")
 
     def run(self, start: Start, choices: dict[str, object], change: Change, recovers: bool = False) -> Facts:
-        fuel = STATEMENT_FUEL if start.launch is None else LAUNCH_FUEL
+        fuel = STATEMENT_FUEL if self.is_asked_for(start) else LAUNCH_FUEL
         facts = run_script(
             start, self.project, self.sm, choices, change, self.stop, self.stated, recovers, fuel
         )
         self.steps += facts.steps
         return facts
+
+    def is_asked_for(self, start: Start) -> bool:
+        """Whether a start is the one that the question is about, not one that the project names besides."""
+        return start.launch is self.request.launch
 
     def has_enough(self) -> bool:
         """Whether the caller, or all runs together, have come to their end."""
@@ -127,8 +132,8 @@ class _Question:
         }
         estimates: list[Estimate] = []
         for measured in chosen:
-            estimate = _answer(measured, facts, others, self.cards, notes)
-            wants = self.request.with_remedies and start.launch is None
+            estimate = _answer(measured, facts, others, self.cards, notes, start.processes)
+            wants = self.request.with_remedies and self.is_asked_for(start)
             if wants and measured.kind is Kind.TRAINING and not self.has_enough():
                 estimate = replace(estimate, remedies=remedies_of(measured, facts, run, self.has_enough))
             launch = None if start.launch is None else shown(start.launch)
@@ -151,7 +156,10 @@ class _Question:
 def _from_elsewhere(question: _Question, plain: Start, facts: Facts) -> tuple[Start, Facts, list[Estimate]]:
     """The first file or example of the project that starts this one's loop and can be followed."""
     first: tuple[Start, Facts] | None = None
+    launch = question.request.launch
     for start in elsewhere(question.module, question.project):
+        if launch is not None and not launch.words:  # words would be those of this file, not of that one
+            start = replace(start, launch=launch)
         if question.has_enough():
             break
         tried = question.run(start, {}, Change())
@@ -236,7 +244,7 @@ def _alternatives(facts: Facts, run: Callable[[dict[str, object], Change], Facts
 
 
 def _answer(
-    measured: Measured, facts: Facts, others: list[Facts], cards: list[Gpu], notes: list[str]
+    measured: Measured, facts: Facts, others: list[Facts], cards: list[Gpu], notes: list[str], processes: int
 ) -> Estimate:
     same = [m for f in others for m in f.measured if m.origin == measured.origin and m.kind is measured.kind]
     allocated = _hull(_allocated(measured), [_allocated(m) for m in same])
@@ -249,12 +257,12 @@ def _answer(
         plan=facts.plan,
         parameters=facts.parameters,
         trainable_parameters=facts.trainable,
-        peak=Peak(allocated, reserved, device_peak(reserved, card)),
+        peak=Peak(allocated, reserved, device_peak(reserved, card, processes)),
         phase=measured.phase,
         breakdown=breakdown(measured.by_kind),
         alive=alive_groups(measured.alive, measured.sequence),
         assumptions=assumptions,
-        gpus=tuple(verdict(reserved, allocated, one) for one in cards),
+        gpus=tuple(verdict(reserved, allocated, one, processes) for one in cards),
         read_files=facts.read_files,
         timeline=timeline(measured.lives, measured.since, measured.sequence),
         modules=measured.modules,

@@ -2,6 +2,8 @@
 
 A tensor lies on the CPU unless `@cuda` follows it.
 
+Whoever asks may state the same (`given`): it holds for every assignment of the name in the file.
+
 A statement above an assignment (or on its line) gives the assigned name its value; a name that no assignment
 below binds answers an option or a field of the plan that the script leaves open. Nothing else is changed.
 """
@@ -9,8 +11,10 @@ below binds answers an option or a field of the plan that the script leaves open
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from torchwise_analysis.names.launches import GIVEN
 from torchwise_memory.report import Origin
 from torchwise_memory.runtime.dtypes import DTYPES
 
@@ -48,11 +52,40 @@ class Stated:
     by_name: dict[str, tuple[object, Origin]] = field(default_factory=dict[str, tuple[object, Origin]])
 
 
-def read_statements(path: str, text: str) -> Stated:
-    """The statements in a file's comments."""
+def read_statements(path: str, text: str, given: Sequence[str] = ()) -> Stated:
+    """The statements in a file's comments, and those that are given in place of some of them."""
     stated = Stated()
-    if "torchwise:" not in text:
-        return stated
+    if "torchwise:" in text:
+        _add_comments(stated, path, text)
+    for statement in given:
+        pair = _PAIR.fullmatch(statement)
+        if pair is not None:
+            _add_given(stated, text, pair["name"], _value(pair["value"]))
+    return stated
+
+
+def is_statement(words: str) -> bool:
+    """Whether these words state something: NAME=VALUE."""
+    return _PAIR.fullmatch(words) is not None
+
+
+def is_spoken_of(name: str, text: str) -> bool:
+    """Whether a script has a name, or an option, that a statement can be about."""
+    return name in PLAN_NAMES or re.search(rf"\b{re.escape(name).replace('_', '[-_]')}\b", text) is not None
+
+
+def _add_given(stated: Stated, text: str, name: str, value: object) -> None:
+    for key in {name, PLAN_NAMES.get(name, name)}:
+        stated.by_name[key] = (value, Origin(GIVEN, 1))
+    assignment = re.compile(
+        rf"^[ \t]*(?:[\w, \t]*,[ \t]*)?{re.escape(name)}[ \t]*(?:,[\w, \t]*)?(?::[^=\n]*)?=(?!=)"
+    )
+    for number, row in enumerate(text.split("\n"), start=1):
+        if assignment.match(row):
+            stated.by_line.setdefault(number, {})[name] = value
+
+
+def _add_comments(stated: Stated, path: str, text: str) -> None:
     from torchwise_analysis.suppressions import comments
 
     rows = text.split("\n")
@@ -66,7 +99,6 @@ def read_statements(path: str, text: str) -> Stated:
         for name, value in values.items():
             for key in {name, PLAN_NAMES.get(name, name)}:
                 stated.by_name.setdefault(key, (value, origin))
-    return stated
 
 
 def _line_below(rows: list[str], line: int) -> int:

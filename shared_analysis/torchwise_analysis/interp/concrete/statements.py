@@ -27,6 +27,7 @@ from torchwise_analysis.interp.concrete.values import (
     Unknown,
     Value,
 )
+from torchwise_analysis.names.launches import GIVEN
 from torchwise_analysis.source import nodes
 from torchwise_memory.runtime.errors import RuntimeStop
 
@@ -146,7 +147,8 @@ def _is_stated(it: Interpreter, node: nodes.Assign, frame: Frame) -> bool:
     if len(members) > 1:
         it.assign(target, it.evaluate(node.value, frame), frame)
     for name in named:
-        it.assume(f"{name} is what the comment for line {place.line} states")
+        given = name in it.stated and it.stated[name][1].path == GIVEN
+        it.assume(f"{name} is what {'--set says' if given else f'the comment for line {place.line} states'}")
         it.bind(name, it.library.stated_value(found[name]), frame)
     return True
 

@@ -14,6 +14,7 @@ from torchwise_analysis.interp.concrete.values import (
     Unknown,
     Value,
 )
+from torchwise_analysis.names.launches import stated_by
 from torchwise_memory.runtime.dtypes import DTYPES
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ def photograph(it: Interpreter, name: str, usual: Shape = PHOTOGRAPH) -> Opaque:
     if "image_size" in it.stated:
         value, where = it.stated["image_size"]
         if isinstance(value, int) and value > 0:
-            it.assume(f"images of {name} are {value} x {value}, as line {where.line} states")
+            it.assume(f"images of {name} are {value} x {value}, {stated_by(where)}")
             return image_of((usual[0], value, value))
     return image_of(usual, name)
 

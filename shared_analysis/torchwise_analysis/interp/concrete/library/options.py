@@ -29,7 +29,7 @@ from torchwise_analysis.interp.concrete.values import (
     Unknown,
     Value,
 )
-from torchwise_analysis.names.launches import LaunchLine, lines_for, option_value, plain_word
+from torchwise_analysis.names.launches import LaunchLine, lines_for, option_value, plain_word, stated_by
 from torchwise_memory.report import Origin
 
 if TYPE_CHECKING:
@@ -386,7 +386,7 @@ def _option(it: Interpreter, args: list[Value], keywords: Keywords) -> tuple[str
     shown = long or name
     if name in it.stated:
         value, where = it.stated[name]
-        it.assume(f"{shown} is {value}, as line {where.line} states")
+        it.assume(f"{shown} is {value}, {stated_by(where)}")
         return name, it.library.stated_value(value)
     action = keywords.get("action")
     if action == "store_true":

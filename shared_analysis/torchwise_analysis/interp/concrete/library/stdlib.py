@@ -45,6 +45,7 @@ from torchwise_memory.modules.base import Module
 
 if TYPE_CHECKING:
     from torchwise_analysis.interp.concrete.interpreter import Interpreter
+    from torchwise_analysis.names.launches import LaunchLine
 
 Call: TypeAlias = "Callable[[Interpreter, list[Value], Keywords], Value]"
 
@@ -1190,12 +1191,16 @@ def _environment(it: Interpreter, args: list[Value], keywords: Keywords) -> Valu
     default = args[1] if len(args) > 1 else keywords.get("default")
     if isinstance(name, str) and name in _DISTRIBUTED:
         if it.launch is not None and it.launch.is_distributed:
-            return str(it.launch.processes) if "WORLD_SIZE" in name else "0"
+            return _world_size(it.launch, name) if "WORLD_SIZE" in name else "0"
         it.assume("one process, not started by a launcher")
         return default
     if default is not None:
         it.assume(f"the environment variable {text.text_of(it, name)} is not set")
     return default
+
+
+def _world_size(launch: LaunchLine, name: str) -> str:
+    return str(launch.processes_of_node if "LOCAL" in name else launch.processes)
 
 
 def _environ_contains(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
@@ -1205,7 +1210,7 @@ def _environ_contains(it: Interpreter, args: list[Value], keywords: Keywords) ->
 def _environ_item(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
     name = args[0]
     if isinstance(name, str) and "WORLD_SIZE" in name and it.launch is not None:
-        return str(it.launch.processes)
+        return _world_size(it.launch, name)
     if isinstance(name, str) and name in _ENVIRONMENT:
         it.assume(f"{name} is {_ENVIRONMENT[name]}: one process")
         return _ENVIRONMENT[name]

@@ -34,7 +34,7 @@ from torchwise_analysis.interp.concrete.values import (
     Unknown,
     Value,
 )
-from torchwise_analysis.names.launches import LaunchLine, option_value, plain_word
+from torchwise_analysis.names.launches import LaunchLine, option_value, plain_word, stated_by
 from torchwise_analysis.source.nodes import ParamKind
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ def filled(it: Interpreter, cls: Class, settings: dict[Value, Value], prefix: st
             given[field.name] = False
         elif field.name in it.stated:
             value, where = it.stated[field.name]
-            it.assume(f"{field.name} is {value}, as line {where.line} states")
+            it.assume(f"{field.name} is {value}, {stated_by(where)}")
             given[field.name] = it.library.stated_value(value)
         elif depth < _MAX_DEPTH and any(str(key).startswith(f"{name}.") for key in settings):
             given[field.name] = _inner(it, field, settings, name, depth)
@@ -290,7 +290,7 @@ def called_with(it: Interpreter, function: Value, settings: dict[Value, Value]) 
             given[param.name] = converted(it, settings.pop(param.name), "", default, param.name)
         elif param.name in it.stated:
             value, where = it.stated[param.name]
-            it.assume(f"{param.name} is {value}, as line {where.line} states")
+            it.assume(f"{param.name} is {value}, {stated_by(where)}")
             given[param.name] = it.library.stated_value(value)
         elif isinstance(default, Instance) and classes.fields_of(default.cls):
             given[param.name] = _changed(it, default, settings, param.name)
