@@ -430,9 +430,13 @@ def _wiping(trace: Trace, window: _Window) -> Clear | None:
             for atom in clear.before
         ):
             return clear
+    if any(not turn.loop.is_call for turn in window.loops[:-1]):
+        passed = set(window.backward.scene.guards)
+        every = (c for c in outside if _places(c.loops) == around[:-1] and passed.issuperset(c.scene.guards))
+        return next((clear for clear in every if clear.order < window.backward.order), None)
     entered = _entered(trace, window)
     is_of_epoch = entered is not None and "epoch" in entered.scene.function.lower()
-    if entered is None or not is_of_epoch or any(not turn.loop.is_call for turn in window.loops[:-1]):
+    if entered is None or not is_of_epoch:
         return None
     # A function for one epoch: its next call clears what this one left, or nothing ever applies it.
     frame = entered.scene.frame

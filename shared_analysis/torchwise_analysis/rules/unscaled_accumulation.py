@@ -82,8 +82,9 @@ RULE = Rule(
     cost=(
         "The loss is a mean over the micro-batch, so the sum over a window of N is N times the gradient "
         "of the large batch that was meant. With SGD the learning rate is N times too high; with "
-        "clipping nearly every step is clipped; with Adam the scale mostly cancels, but epsilon and "
-        "clipping see it. Changing N to fit another GPU silently changes the training."
+        "clipping nearly every step is clipped; with Adam a constant factor cancels, but epsilon, clipping "
+        "and weight decay in the gradient see it. Changing N to fit another GPU silently changes the "
+        "training."
     ),
     wrong=Example("A window without a division", WRONG, fixed=RIGHT),
     right=Example("Divided by the window", RIGHT),
@@ -97,7 +98,9 @@ RULE = Rule(
         "a framework divides (Accelerate, an engine, a Trainer), decided by the object whose backward runs",
     ),
     grading=(
-        "Error with SGD or when gradients are clipped, warning with Adam and its kin without clipping. "
+        "Error with SGD or when gradients are clipped. Adam and its kin make up for a factor that all steps "
+        "have in common: a hint, unless weight decay is added to the gradient (a warning), or the windows "
+        "differ in length because something else makes a step, too (a warning, likely). "
         "Certain when loss and optimizer are resolved, likely when one is only taken for what it seems "
         "to be, and for a Trainer's `compute_loss` that drops `num_items_in_batch`."
     ),
@@ -176,11 +179,62 @@ def train(loader, accumulate):
     optimizer.zero_grad()
     for i, (x, y) in enumerate(loader):
         nn.functional.cross_entropy(model(x), y).backward()
-        ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ unscaled-accumulation warning certain
+        ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ unscaled-accumulation hint certain
         if (i + 1) % accumulate != 0:
             continue
         optimizer.step()
         optimizer.zero_grad()
+""",
+        ),
+        Example(
+            "Adam, and a last window that is shorter",
+            """
+import torch
+from torch import nn
+
+model = nn.Linear(12, 4)
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+
+
+def train(loader, accumulate):
+    optimizer.zero_grad()
+    for i, (x, y) in enumerate(loader):
+        nn.functional.cross_entropy(model(x), y).backward()
+        ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ unscaled-accumulation warning likely
+        if (i + 1) % accumulate == 0 or i + 1 == len(loader):
+            optimizer.step()
+            optimizer.zero_grad()
+""",
+        ),
+        Example(
+            "Adam with weight decay in the gradient; Adam with clipping",
+            """
+import torch
+from torch import nn
+
+model = nn.Linear(12, 4)
+decaying = torch.optim.Adam(model.parameters(), lr=1e-3, weight_decay=1e-2)
+head = nn.Linear(12, 4)
+clipped = torch.optim.AdamW(head.parameters(), lr=1e-3)
+
+
+def train(loader, accumulate):
+    for i, (x, y) in enumerate(loader):
+        nn.functional.cross_entropy(model(x), y).backward()
+        ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ unscaled-accumulation warning certain
+        if (i + 1) % accumulate == 0:
+            decaying.step()
+            decaying.zero_grad()
+
+
+def train_head(loader, accumulate):
+    for i, (x, y) in enumerate(loader):
+        nn.functional.cross_entropy(head(x), y).backward()
+        ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ unscaled-accumulation error certain
+        if (i + 1) % accumulate == 0:
+            torch.nn.utils.clip_grad_norm_(head.parameters(), 1.0)
+            clipped.step()
+            clipped.zero_grad()
 """,
         ),
         Example(
@@ -385,7 +439,8 @@ def train(loader, accumulate):
     ),
 )
 
-# Their update divides by a running norm of the gradient, so that a constant factor cancels up to epsilon.
+# Their update divides by the size of the gradients themselves, or takes their sign: a factor that all steps
+# have in common cancels, up to epsilon.
 _SCALE_FREE = (
     "Adam",
     "AdamW",
@@ -396,9 +451,18 @@ _SCALE_FREE = (
     "Adafactor",
     "RMSprop",
     "Lion",
+    "LAMB",
+    "Lamb",
+    "PagedAdamW",
+    "FusedAdam",
+    "DeepSpeedCPUAdam",
     "Adam8bit",
     "AdamW8bit",
 )
+
+
+# Of these, the ones that add weight decay to the gradient, where N counts against it.
+_DECAY_IN_GRADIENT = ("Adam", "NAdam", "RAdam", "Adamax", "Adagrad", "RMSprop", "Adam8bit")
 
 
 class _Found(NamedTuple):
@@ -502,28 +566,75 @@ def _inner_loops(backward: Backward, one: Step) -> Sequence[Loop]:
 
 def _hit(trace: Trace, one: Step, backward: Backward) -> Hit:
     name = called(one.optimizer, "the optimizer")
-    scale_free = one.optimizer.type_name.rpartition(".")[2] in _SCALE_FREE
-    is_clipped = any(one.optimizer.id in clip.before for clip in trace.of(Clip))
-    is_mild = scale_free and not is_clipped
-    cost = (
-        "clipping and epsilon see gradients N times too large"
-        if scale_free
-        else "the learning rate is N times too high"
-    )
+    harm = _harm(trace, one, backward)
     return Hit(
         backward.place,
-        Severity.WARNING if is_mild else Severity.ERROR,
-        _confidence(one, backward),
+        harm.severity,
+        weaker(harm.confidence, _confidence(one, backward)),
         f"the gradients of N micro-batches are summed before each step of {name} and nothing divides by "
-        f"N: {cost}. Divide the loss by N."
+        f"N: {harm.words}. Divide the loss by N."
         + doubt(
             (belief_in(one.optimizer) > 0, known_by(one.optimizer)),
             (_is_handed_in(backward), "the loss is made elsewhere and may be divided there"),
         ),
-        _chain(trace, one, backward),
+        (*_chain(trace, one, backward), *harm.links),
         frozenset({("window", backward.place)}),
         _Found(one, backward),
     )
+
+
+class _Harm(NamedTuple):
+    """What a factor of N does to the updates of an optimizer."""
+
+    severity: Severity
+    confidence: Confidence
+    words: str
+    links: tuple[Evidence, ...] = ()
+
+
+def _harm(trace: Trace, one: Step, backward: Backward) -> _Harm:
+    kind = one.optimizer.type_name.rpartition(".")[2]
+    clip = next((clip for clip in trace.of(Clip) if one.optimizer.id in clip.before), None)
+    if kind not in _SCALE_FREE:
+        return _Harm(Severity.ERROR, Confidence.CERTAIN, "the learning rate is N times too high")
+    if clip is not None:
+        words = "clipping sees gradients N times too large"
+        return _Harm(
+            Severity.ERROR, Confidence.CERTAIN, words, step(clip.place, "gradients are clipped here")
+        )
+    made = step(one.optimizer.place, f"{kind} divides by the size of the gradients: a common factor cancels")
+    decay = one.optimizer.arguments.get("weight_decay") if kind in _DECAY_IN_GRADIENT else None
+    if isinstance(decay, Const) and decay.value:
+        words = "weight decay, which is added to the gradient, counts N times too little"
+        return _Harm(Severity.WARNING, Confidence.CERTAIN, words, made)
+    if _is_uneven(trace, one, backward):
+        words = f"shorter windows count less, although {kind} makes up for a factor that all have in common"
+        return _Harm(Severity.WARNING, Confidence.LIKELY, words, made)
+    return _Harm(
+        Severity.HINT, Confidence.CERTAIN, f"{kind} makes up for that, epsilon and clipping do not", made
+    )
+
+
+def _is_uneven(trace: Trace, one: Step, backward: Backward) -> bool:
+    """Does anything but the window decide when to step: the end of the data, a step behind the loop?"""
+    passed = {guard.place for guard in backward.scene.guards}
+    steps = (other for other in trace.steps if other.place == one.place)
+    if len({place for other in steps for place in _window_tests(other)} - passed) > 1:
+        return True
+    around = _places(backward)
+    return any(
+        other.optimizer.id == one.optimizer.id
+        and other.place != one.place
+        and not around <= _places(other)
+        and any(not atom.applied and backward.place in dict(atom.sites) for atom in other.before)
+        for other in trace.steps
+    )
+
+
+def _window_tests(one: Step) -> Iterator[Place]:
+    """The operands of the conditions around a step that look at a counter."""
+    counted = {guard.group for guard in one.scene.guards if guard.kind == "periodic"}
+    return (guard.place for guard in one.scene.guards if guard.group in counted)
 
 
 def _confidence(one: Step, backward: Backward) -> Confidence:

@@ -279,10 +279,23 @@ def _flag(m: Machine, op: str, left: va.Value, right: va.Value) -> va.Unknown:
         plain = {"!=": "==", "is not": "is", "not in": "in"}.get(op, op)
         offset = f"+{left.offset}" if isinstance(left, va.Unknown) and left.offset else ""
         return va.unknown(f"{symbol}{offset} {plain} {right.value!r}"[:120], 0, plain != op, taint, varies)
+    choices = _choices(m, right) if symbol and op in ("in", "not in") else None
+    if choices:
+        return va.unknown(f"{symbol} in {choices}"[:120], 0, op == "not in", taint, varies)
     other = right.symbol if isinstance(right, (va.Unknown, va.Obj)) else None
     if symbol and other and _is_setting(left) and _is_setting(right):
         return va.unknown(f"{symbol} {op} {other}"[:120], 0, False, taint, varies)
     return va.unknown(None, taint=taint, varies=varies)
+
+
+def _choices(m: Machine, value: va.Value) -> str | None:
+    """The constants of a list that is known whole, in words."""
+    if not isinstance(value, va.Obj) or m.state.get(("open", value.id)):
+        return None
+    items = m.items(value)
+    if not items or not all(isinstance(item, va.Const) for item in items):
+        return None
+    return ", ".join(sorted(repr(item.value) for item in items if isinstance(item, va.Const)))
 
 
 def _is_setting(value: va.Value) -> bool:
