@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
@@ -171,7 +172,7 @@ def body_facts(body: nd.Block) -> BodyFacts:
     uses: dict[str, set[str]] = {}
     called: set[str] = set()
     names: set[str] = set()
-    tests: dict[str, int] = {}
+    branches: list[nd.If | nd.IfExp] = []
     looped: set[str] = set()
     size = 0
     keeps = False
@@ -194,9 +195,11 @@ def body_facts(body: nd.Block) -> BodyFacts:
             elif isinstance(node, (nd.Assign, nd.AugAssign)):
                 targets = node.targets if isinstance(node, nd.Assign) else (node.target,)
                 keeps = keeps or any(isinstance(t, (nd.Attribute, nd.Subscript)) for t in targets)
-            elif isinstance(node, (nd.If, nd.IfExp)) and _guards_effect(node):
-                for text in test_texts(node.test):
-                    tests[text] = tests.get(text, 0) + 1
+            elif isinstance(node, (nd.If, nd.IfExp)):
+                branches.append(node)
+    switched = frozenset(name for node in branches for name in _switched(node))
+    guarding = (node for node in branches if _guards_effect(node, switched))
+    tests = Counter(text for node in guarding for text in test_texts(node.test))
     plain = [s for s in _flatten(body) if not _is_docstring(s)]
     return BodyFacts(
         uses={name: frozenset(attributes) for name, attributes in uses.items()},
@@ -262,7 +265,24 @@ _WORLDLY = frozenset(
 )
 
 
-def _guards_effect(node: nd.If | nd.IfExp) -> bool:
+def _switched(node: nd.If | nd.IfExp) -> frozenset[str]:
+    """Names that a test gives to one function or another: imported or defined on both sides."""
+    if isinstance(node, nd.IfExp) or not node.orelse:
+        return frozenset()
+    return _bound_functions(node.body) & _bound_functions(node.orelse)
+
+
+def _bound_functions(body: nd.Block) -> frozenset[str]:
+    found: set[str] = set()
+    for statement in _flatten(body):
+        if isinstance(statement, nd.FunctionDef):
+            found.add(statement.name)
+        elif isinstance(statement, nd.ImportFrom):
+            found.update(alias.asname or alias.name for alias in statement.names)
+    return frozenset(found)
+
+
+def _guards_effect(node: nd.If | nd.IfExp, switched: frozenset[str]) -> bool:
     branches: tuple[nd.Node, ...] = (
         (*node.body, *node.orelse) if isinstance(node, nd.If) else (node.body, node.orelse)
     )
@@ -270,11 +290,11 @@ def _guards_effect(node: nd.If | nd.IfExp) -> bool:
         for inner in walk(branch):
             if isinstance(inner, nd.Attribute) and inner.attr in _WORLDLY:
                 return True
-            if isinstance(inner, nd.Name) and inner.id in _WORLDLY:
+            if isinstance(inner, nd.Name) and (inner.id in _WORLDLY or inner.id in switched):
                 return True
             if isinstance(inner, nd.Continue):
                 return True
-    return False
+    return bool(switched & _switched(node)) if switched else False
 
 
 def loop_facts(loop: nd.For | nd.While) -> LoopFacts:
@@ -445,10 +465,17 @@ def text_of(node: nd.Expr) -> str | None:
         return base and f"{base}[{node.index.value!r}]"
     if isinstance(node, nd.Unary) and node.op == "not":
         return text_of(node.operand)
-    if isinstance(node, nd.Compare) and len(node.ops) == 1 and isinstance(node.comparators[0], nd.Constant):
+    if isinstance(node, nd.Compare) and len(node.ops) == 1 and is_literal(node.comparators[0]):
         base = text_of(node.left)
         return base and f"{base}?"
     return None
+
+
+def is_literal(node: nd.Expr) -> bool:
+    """A constant, or a list, tuple or set of constants as it is written after `in`."""
+    if isinstance(node, (nd.ListExpr, nd.TupleExpr, nd.SetExpr)):
+        return all(isinstance(element, nd.Constant) for element in node.elements)
+    return isinstance(node, nd.Constant)
 
 
 def _tests_counter(test: nd.Expr, counters: frozenset[str]) -> bool:
