@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from torchwise_analysis.interp.concrete.recovery import stays_in_single_precision
 from torchwise_analysis.interp.concrete.values import Int, Symbol, Unknown
 from torchwise_memory.report import Kind, Origin, PlanField, Source
 
@@ -83,8 +84,8 @@ def _model(it: Interpreter, plan: dict[str, PlanField]) -> None:
         name, origin = it.library.named_model
         plan["model"] = PlanField(name, Source.READ, origin)
     elif it.library.failed_model is not None:
-        name, origin = it.library.failed_model
-        plan["model"] = PlanField(name, Source.READ, origin, "its sizes are not known")
+        failed = it.library.failed_model
+        plan["model"] = PlanField(failed.name, Source.READ, failed.origin, "its sizes are not known")
     elif unread is not None:
         plan["model"] = PlanField(None, Source.UNKNOWN, unread.origin, unread.why)
 
@@ -179,6 +180,8 @@ def _precision(it: Interpreter, plan: dict[str, PlanField]) -> None:
         plan["precision"] = PlanField(str(value), Source.READ, origin)
         return
     counted = it.library.counted or it.library.trained
+    if counted is None and it.recovers and stays_in_single_precision(it):
+        plan["precision"] = PlanField("float32", Source.DEFAULT, None, "nothing on the way to backward casts")
     if it.recovers and not it.library.called and not it.loops.steps:
         return  # whether the loop casts was not seen
     if counted is not None:

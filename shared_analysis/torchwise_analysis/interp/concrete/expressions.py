@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, cast
 
-from torchwise_analysis.interp.concrete import operators, text
+from torchwise_analysis.interp.concrete import operators, recovery, text
 from torchwise_analysis.interp.concrete.values import (
     MISSING,
     Builtin,
@@ -114,6 +114,8 @@ def call(it: Interpreter, node: nodes.Call, frame: Frame) -> Value:
             keywords[keyword.name] = value
         del value
     it.place(node, frame)
+    if it.recovers and isinstance(callee, Unknown) and isinstance(node.func, nodes.Attribute):
+        recovery.note_call(it, node.func.attr, (*args, *keywords.values()))
     if len(args) == 1 and isinstance(args[0], str) and isinstance(callee, Builtin) and callee.name == "eval":
         return value_of_text(it, args[0], frame)
     return it.call(callee, args, keywords)

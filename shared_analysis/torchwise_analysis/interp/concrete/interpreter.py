@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import cast
 
-from torchwise_analysis.interp.concrete import classes, methods, operators, statements, text
+from torchwise_analysis.interp.concrete import classes, methods, operators, recovery, statements, text
 from torchwise_analysis.interp.concrete.builtins import builtin_names
 from torchwise_analysis.interp.concrete.calls import bind_arguments
 from torchwise_analysis.interp.concrete.costs import (
@@ -29,9 +29,9 @@ from torchwise_analysis.interp.concrete.costs import (
 from torchwise_analysis.interp.concrete.errors import Cancelled, OutOfFuel, Raised, Stopped
 from torchwise_analysis.interp.concrete.expressions import EXPRESSIONS
 from torchwise_analysis.interp.concrete.library import Library
-from torchwise_analysis.names.launches import LaunchLine
 from torchwise_analysis.interp.concrete.library.training import bound_arguments
 from torchwise_analysis.interp.concrete.loops import Loops
+from torchwise_analysis.interp.concrete.recovery import FailedModel, Unread
 from torchwise_analysis.interp.concrete.types import Types
 from torchwise_analysis.interp.concrete.values import (
     MISSING,
@@ -55,6 +55,7 @@ from torchwise_analysis.interp.concrete.values import (
     Value,
 )
 from torchwise_analysis.interp.core.constants import MAX_ITEMS, TooLarge
+from torchwise_analysis.names.launches import LaunchLine, stated_by
 from torchwise_analysis.names.project import Project
 from torchwise_analysis.source import nodes
 from torchwise_memory.modules.base import Module
@@ -124,6 +125,7 @@ class Interpreter:
         # whether statements that cannot be followed are passed over, and how many were
         self.recovers = False
         self.passed_over = 0
+        self.unread = Unread()
         # the line of the project that starts the script in this run, None without arguments
         self.launch: LaunchLine | None = None
         # the file that the question is about, where another one starts the program
@@ -215,7 +217,7 @@ class Interpreter:
         """A fact that the script does not settle: the first option, or the one this run is to try."""
         if name in self.stated:
             value, where = self.stated[name]
-            self.assume(f"{name} is {value}, as line {where.line} states")
+            self.assume(f"{name} is {value}, {stated_by(where)}")
             return value
         value = self.choices.get(name, options[0])
         self.chosen.setdefault(name, (value, options, self.origin()))
@@ -570,7 +572,7 @@ class Interpreter:
             self.making -= 1
             # the outermost module that fails is noted last
             if not done and not cls.tag:
-                self.library.failed_model = (cls.name, origin)
+                self.library.failed_model = FailedModel(cls.name, cls.module, origin)
 
     def _initialize_keeping(
         self, made: Value, initialize: Function, args: list[Value], keywords: dict[str, Value]
@@ -1261,6 +1263,7 @@ class Interpreter:
     def enter(self, manager: Value) -> Value:
         """`manager.__enter__()`."""
         if isinstance(manager, (Unknown, Symbol)):
+            recovery.note_context(self, manager.why)
             return manager
         if isinstance(manager, Opaque) and manager.enter is not None:
             return manager.enter(self)

@@ -7,13 +7,17 @@ that called it is passed over as a whole.
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torchwise_analysis.interp.concrete.errors import OutOfFuel, Raised, Stopped
-from torchwise_analysis.interp.concrete.values import Frame, Unknown
+from torchwise_analysis.interp.concrete.values import Frame, Unknown, Value
 from torchwise_analysis.source import nodes
 from torchwise_memory.report import Origin
+from torchwise_memory.runtime.dtypes import DType
 from torchwise_memory.runtime.errors import RuntimeStop
 
 if TYPE_CHECKING:
@@ -25,6 +29,56 @@ _SIGNALS = frozenset({"KeyboardInterrupt", "GeneratorExit"})
 MAX_FAILURES = 200
 # So deep do programs call before they recurse.
 SHALLOW = 3
+# Words by which a model's own text may hold something else than single precision.
+_OTHER_TYPES = re.compile(r"\b(half|float16|bfloat16|autocast|fp16|bf16|double|float64|set_default_dtype)\b")
+_CASTS = frozenset({"half", "bfloat16", "double"})
+
+
+@dataclass(frozen=True, slots=True)
+class FailedModel:
+    """A model that could not be made: its class, the module that defines it, and where it is asked for."""
+
+    name: str
+    module: str
+    origin: Origin | None
+
+
+@dataclass(slots=True)
+class Unread:
+    """What a run saw done to values that are not known: backward passes, casts, and contexts entered."""
+
+    backwards: int = 0
+    casts: int = 0
+    contexts: int = 0
+
+
+def note_call(it: Interpreter, name: str, given: tuple[Value, ...]) -> None:
+    """A method of a value that is not known was called by the program."""
+    if name == "backward":
+        it.unread.backwards += 1
+    elif name in _CASTS or (name == "to" and any(isinstance(one, (DType, Unknown)) for one in given)):
+        it.unread.casts += 1
+
+
+def note_context(it: Interpreter, why: str) -> None:
+    """A context that is not known was entered; those of the standard library cast nothing."""
+    words = why.removeprefix("what ").partition(" ")[0]
+    if words.partition(".")[0] not in sys.stdlib_module_names:
+        it.unread.contexts += 1
+
+
+def stays_in_single_precision(it: Interpreter) -> bool:
+    """Whether the run came to the backward pass of a model that could not be made, and nothing casts.
+
+    Everything that was entered or called on the way is known, and so is the text that defines the model.
+    """
+    failed = it.library.failed_model
+    if failed is None or it.library.named_model is not None or not it.unread.backwards:
+        return False
+    if it.unread.casts or it.unread.contexts or it.world.default_dtype.name != "float32":
+        return False
+    source = it.library.imports.text_of(failed.module)
+    return source is not None and _OTHER_TYPES.search(source) is None
 
 
 def may_pass_over(it: Interpreter, frame: Frame, failure: Exception) -> bool:

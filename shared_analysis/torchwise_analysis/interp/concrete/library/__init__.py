@@ -23,6 +23,7 @@ from torchwise_analysis.interp.concrete.library import files, huggingface, timm,
 from torchwise_analysis.interp.concrete.library.huggingface import Transformers, helpers
 from torchwise_analysis.interp.concrete.library.imports import Imports
 from torchwise_analysis.interp.concrete.library.spaces import Spaces
+from torchwise_analysis.interp.concrete.recovery import FailedModel
 from torchwise_analysis.interp.concrete.values import (
     MISSING,
     BoundMethod,
@@ -190,7 +191,7 @@ class Library:
         # a checkpoint that a trainer was to make its model of, and where
         self.named_model: tuple[str, Origin | None] | None = None
         # the class of a model that could not be made, and where it is asked for
-        self.failed_model: tuple[str, Origin | None] | None = None
+        self.failed_model: FailedModel | None = None
         # fields that the installed library's text gave a dataclass of the replacement texts
         # the default devices outside of the `with torch.device(...)` that are open
         self.devices: list[Device | None] = []
@@ -226,7 +227,10 @@ class Library:
         return self.spaces.module(name)
 
     def import_module(self, it: Interpreter, name: str, frame: Frame) -> Value:
-        return self._or_absent(self.imports.find(name, frame.module.path), name)
+        found = self._or_absent(self.imports.find(name, frame.module.path), name)
+        if isinstance(found, ModuleValue) and not found.is_library and found.name != "__main__":
+            self.imports.scope_of(found).register()
+        return found
 
     def import_from(self, it: Interpreter, node: nodes.ImportFrom, frame: Frame) -> None:
         absolute = self.imports.absolute(node, frame.module)

@@ -104,6 +104,11 @@ class Imports:
         module.lazy = scope.lookup
         return module
 
+    def text_of(self, name: str) -> str | None:
+        """The text of a module that was read in this run."""
+        module = self.loaded.get(name)
+        return self.it.project.text(module.path) if isinstance(module, ModuleValue) else None
+
     def replacement(self, name: str) -> LazyScope | None:
         """The scope of a module's replacement text; its names win over the module's own."""
         if name not in self._replacements:
@@ -211,8 +216,7 @@ class LazyScope:
         names = self.module.names
         if name in names:
             return names[name]
-        while self._registrations:
-            self._run(*self._registrations.pop(0))
+        self.register()
         if self.module.is_library and not self.is_replacement:
             for replaced in (self.module.name, f"{self.module.name.partition('.')[0]}.*"):
                 scope = self.imports.replacement(replaced)
@@ -233,6 +237,11 @@ class LazyScope:
         if left < len(binders):
             return MISSING
         return self._from_stars(name)
+
+    def register(self) -> None:
+        """Run what the top level puts into registries; what does not import for its names, does for this."""
+        while self._registrations:
+            self._run(*self._registrations.pop(0))
 
     def entries(self, name: str, wanted: Callable[[Value], bool]) -> dict[Value, Value]:
         """The items of the dictionary display bound to `name` whose keys are wanted; no other is evaluated.

@@ -94,8 +94,8 @@ def numpy_module(it: Interpreter) -> Namespace:
     for name in ("zeros", "ones", "empty", "full"):
         members[name] = Builtin(f"numpy.{name}", _factory(f"torch.{name}", "float64"))
     for name in ("arange", "linspace", "eye", "stack", "where"):
-        members[name] = Builtin(f"numpy.{name}", _renamed(f"torch.{name}"))
-    members["concatenate"] = Builtin("numpy.concatenate", _renamed("torch.cat"))
+        members[name] = Builtin(f"numpy.{name}", _made_of(f"torch.{name}"))
+    members["concatenate"] = Builtin("numpy.concatenate", _made_of("torch.cat"))
     for name in ("array", "asarray", "ascontiguousarray"):
         members[name] = Builtin(f"numpy.{name}", _array)
     members["memmap"] = Builtin("numpy.memmap", _mapped)
@@ -161,6 +161,20 @@ def _renamed(name: str) -> Call:
     def call(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
         keywords.pop("dtype", None)
         return it.library.call_function(it, name, args, keywords)
+
+    return call
+
+
+def _made_of(name: str) -> Call:
+    """An array of numbers or arrays; outside of models (schedules of rates) one of them may be unknown."""
+    make = _renamed(name)
+
+    def call(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+        parts = it.iterate(args[0]) if args and isinstance(args[0], (list, tuple)) else ()
+        unknown = next((v for v in (*args, *parts) if isinstance(v, (Unknown, Symbol))), None)
+        if unknown is not None and not it.module_depth:
+            return Unknown(f"an array whose size is {unknown.why}", it.origin())
+        return make(it, args, keywords)
 
     return call
 
