@@ -24,7 +24,11 @@ install:
 or, for this session only:
   source <(torchwise completion bash)"""
 
-_LISTS = ("rules", "gpus")
+#: The options whose values are on a list.
+_LISTED = {
+    "--select": "rules", "--ignore": "rules", "--gpu": "gpus", "--model": "models", "--for": "models",
+}  # fmt: skip
+_LISTS = ("rules", "gpus", "models")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +69,7 @@ def parser() -> Parser:
         "shell",
         metavar="SHELL",
         choices=(*_SHELLS, *_LISTS),
-        help=f"{', '.join(_SHELLS)}; {' and '.join(_LISTS)} print the words that scripts complete with",
+        help=f"{', '.join(_SHELLS)}; {', '.join(_LISTS)} print the words that scripts complete with",
     )
     return parser
 
@@ -75,6 +79,10 @@ def _words_of_list(name: str) -> list[str]:
         from torchwise_analysis.rules import all_rules
 
         return [entry.rule.name for entry in all_rules()]
+    if name == "models":
+        from torchwise_memory.presets import presets
+
+        return [preset.name for preset in presets()]
     from torchwise_memory.hardware import gpus
 
     return [gpu.name for gpu in gpus()]
@@ -107,7 +115,7 @@ def _commands() -> Iterator[_Command]:
 
 def _option(action: argparse.Action) -> _Option:
     names = tuple(action.option_strings)
-    listed = {"--select": "rules", "--ignore": "rules", "--gpu": "gpus"}.get(names[-1], "")
+    listed = _LISTED.get(names[-1], "")
     return _Option(
         names,
         re.sub(r"\s+", " ", action.help or "").replace("%%", "%"),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from torchwise_memory.report import Estimate, Kind, Origin, PlanField, Remedy, Source, Verdict
 from torchwise_server.cli import Exit, UsageError
-from torchwise_server.cli.given import with_machines
+from torchwise_server.cli.given import QUANTISED, adapters, with_machines
 from torchwise_server.cli.output import complain, say
 from torchwise_server.reporters.sources import Sources
 from torchwise_server.reporters.words import amount
@@ -104,9 +104,7 @@ def _workload(options: argparse.Namespace) -> Workload:
     half = precision.removeprefix("amp-")
     peft = None
     if options.lora is not None:
-        targets = (options.lora_targets or "q_proj,v_proj").split(",")
-        peft = {"method": "LoRA", "rank": options.lora, "targets": targets}
-    quantised = {"nf4": "bnb nf4", "int8": "bnb int8", "gptq-int4": "GPTQ int4"}.get(options.quantise or "")
+        peft = adapters(options.lora, options.lora_targets)
     return Workload(
         model=options.model if options.parameters is None else None,
         config=options.model_config,
@@ -122,7 +120,7 @@ def _workload(options: argparse.Namespace) -> Workload:
         image=None if options.image_size is None else (options.image_size, options.image_size),
         weights="fp32" if precision.startswith("amp") else half,
         autocast=half if precision.startswith("amp") else "none",
-        quantisation=quantised,
+        quantisation=QUANTISED.get(options.quantise or ""),
         optimizer=options.optimizer or "AdamW",
         peft=peft,
         checkpointing="true" if options.checkpointing else "false",

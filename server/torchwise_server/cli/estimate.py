@@ -259,9 +259,7 @@ def _add_description(parser: Parser) -> None:
     group.add_argument(
         "--lora-targets", metavar="NAMES", help="by commas, or all-linear (default: q_proj,v_proj)"
     )
-    group.add_argument(
-        "--quantise", choices=("nf4", "int8", "gptq-int4"), help="how frozen weights are stored"
-    )
+    group.add_argument("--quantise", choices=tuple(given.QUANTISED), help="how frozen weights are stored")
     group.add_argument("--checkpointing", action="store_true", help="gradient checkpointing")
     group.add_argument("--accumulate", type=int, metavar="N", help="micro-batches a step")
     group.add_argument(
@@ -305,7 +303,13 @@ def _estimate(options: argparse.Namespace, arguments: Sequence[str], reader: Rea
             estimates += report.estimates
             problems += report.problems
             problems += [
-                Problem(each.origin.path, each.origin.line - 1, each.message, ProblemKind.UNANSWERED)
+                Problem(
+                    each.origin.path,
+                    each.origin.line - 1,
+                    each.message,
+                    ProblemKind.UNANSWERED,
+                    tuple(each.plan.items()),
+                )
                 for each in report.unanswered
             ]
     return _Outcome(tuple(estimates), tuple(dict.fromkeys(problems)), read)

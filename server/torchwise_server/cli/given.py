@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 #: Decides what depends on the hardware where all cards are asked for and none is named.
 USUAL_CARD = "a100-80gb"
 
+#: The words for ways of storing frozen weights, and what the model of memory calls them.
+QUANTISED = {"nf4": "bnb nf4", "int8": "bnb int8", "gptq-int4": "GPTQ int4"}
+
 _MOST_BYTES = 1 << 20
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 _AMOUNT = re.compile(r"(\d+(?:[._]\d+)*)\s*([kmbt]?)", re.IGNORECASE)
@@ -186,7 +189,12 @@ def require_spoken_of(given: Sequence[str], text: str, path: str) -> None:
             raise UsageError(f"--set {words}: {shown_path(path)} has no {name!r}{hint}")
 
 
-# --------------------------------------------------------------------------- a model without a name
+# --------------------------------------------------------------------------- a described model
+
+
+def adapters(rank: int, targets: str | None) -> dict[str, object]:
+    """LoRA of a rank on the modules that are called so; None: as PEFT's examples have it."""
+    return {"method": "LoRA", "rank": rank, "targets": (targets or "q_proj,v_proj").split(",")}
 
 
 def model_of(options: argparse.Namespace) -> tuple[str, Mapping[str, object] | None, int | None]:

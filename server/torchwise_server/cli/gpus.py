@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import argparse
 import json
+from typing import TYPE_CHECKING
 
 from torchwise_memory.hardware import Gpu, Instance
 from torchwise_server.cli import Exit, UsageError
 from torchwise_server.cli.console import report_console
+from torchwise_server.cli.given import QUANTISED, adapters
 from torchwise_server.cli.options import Parser
 from torchwise_server.cli.output import say
 from torchwise_server.reporters.words import size
+
+if TYPE_CHECKING:
+    from torchwise_memory.workload import Workload
 
 _DESCRIPTION = """\
 List the GPUs that estimates know, with the memory that PyTorch sees (less than the data sheet says), or
@@ -23,6 +28,7 @@ examples:
   torchwise gpus "Tesla T4" "A100-SXM4-80GB" g5.xlarge
   torchwise gpus --instances
   torchwise gpus --for llama-3-8b --seq-len 4096 --checkpointing rtx-4090 h100
+  torchwise gpus --for llama-3-70b --lora 16 --quantise nf4 --seq-len 2048 --checkpointing
   torchwise gpus --format json"""
 
 
@@ -50,6 +56,13 @@ def parser() -> Parser:
     job.add_argument("--precision", default="bf16", help="bf16, fp32, amp-bf16; default: bf16")
     job.add_argument("--optimizer", default="AdamW", metavar="NAME", help="default: AdamW")
     job.add_argument("--checkpointing", action="store_true", help="recompute activations")
+    job.add_argument(
+        "--lora", type=int, nargs="?", const=8, metavar="RANK", help="train adapters (default rank: 8)"
+    )
+    job.add_argument(
+        "--lora-targets", metavar="NAMES", help="by commas, or all-linear (default: q_proj,v_proj)"
+    )
+    job.add_argument("--quantise", choices=tuple(QUANTISED), help="how frozen weights are stored")
     parser.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
     return parser
 
@@ -97,7 +110,7 @@ def _print_numbers(options: argparse.Namespace) -> None:
     from torchwise_memory.fitting import live_bytes, sharded, smallest_numbers
     from torchwise_memory.workload import Workload
 
-    for name in ("batch_size", "seq_len"):
+    for name in ("batch_size", "seq_len", "lora"):
         value = getattr(options, name)
         if value is not None and value < 1:
             raise UsageError(f"--{name.replace('_', '-')} {value}: expected a number of at least 1")
@@ -111,10 +124,12 @@ def _print_numbers(options: argparse.Namespace) -> None:
         autocast=half if mixed else "none",
         optimizer=options.optimizer,
         checkpointing="true" if options.checkpointing else "false",
+        peft=None if options.lora is None else adapters(options.lora, options.lora_targets),
+        quantisation=QUANTISED.get(options.quantise or ""),
         framework="transformers",
     )
     if live_bytes(job) is None:
-        raise UsageError(f"no estimate for {options.model!r}; `torchwise estimate --model list` shows all")
+        raise UsageError(f"{_why_nothing(job)}; `torchwise estimate --model list` shows all")
     cards = _chosen(options.names or list(_USUAL))
     rows = [
         (card, count, None if count is None else live_bytes(sharded(job, count), card))
@@ -125,6 +140,7 @@ def _print_numbers(options: argparse.Namespace) -> None:
         say(json.dumps({"version": 1, "model": options.model, "smallest": numbers}, indent=1))
         return
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for header in ("card", "memory", "how many", "peak of each"):
@@ -132,7 +148,21 @@ def _print_numbers(options: argparse.Namespace) -> None:
     for card, count, peak in rows:
         many = "none suffices" if count is None else str(count)
         table.add_row(card.name, size(card.total_bytes), many, "" if peak is None else size(peak))
-    report_console().print(table)
+    console = report_console()
+    console.print(table)
+    if not options.checkpointing and any(count is None for _, count, _ in rows):
+        note = "\nnone suffices: activations are not sharded; --checkpointing and smaller batches lower them"
+        console.print(Text(note, style="dim"))
+
+
+def _why_nothing(job: Workload) -> str:
+    from torchwise_memory.presets import UnknownModelError, find
+
+    try:
+        find(job.model or "")
+    except UnknownModelError as error:
+        return str(error)
+    return f"no estimate for {job.model!r}"
 
 
 def _gpu_as_dict(gpu: Gpu) -> dict[str, object]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import re
 import sys
 from collections.abc import Sequence
 from enum import Enum
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 E = TypeVar("E", bound=Enum)
 
 _MOST_PROBLEMS = 20
+_CHOICE = re.compile(r"invalid choice: '(?P<word>[^']*)' \(choose from (?P<known>.*)\)")
 
 
 class Parser(argparse.ArgumentParser):
@@ -39,6 +41,9 @@ class Parser(argparse.ArgumentParser):
         hint = ""
         if unknown != message and unknown.startswith("--"):
             hint = suggestion(unknown, [name for action in self._actions for name in action.option_strings])
+        choice = _CHOICE.search(message)
+        if choice is not None:
+            hint = suggestion(choice["word"], re.findall(r"[\w.-]+", choice["known"]))
         raise UsageError(f"{message}{hint or f'; `{self.prog} --help` tells more'}")
 
     def parse(self, words: Sequence[str]) -> argparse.Namespace:

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchwise_server.cli import Exit, UsageError
+from torchwise_server.cli.given import require_known_gpus
+from torchwise_server.cli.options import Parser
 from torchwise_server.cli.output import say
 
 if TYPE_CHECKING:
@@ -39,25 +41,23 @@ exit status: 0 the run fits or may fit; 1 it cannot fit (with --strict: probably
 
 def run(words: list[str]) -> int:
     """Profile one factory; returns the exit status."""
-    options = _parse(words)
+    options = parser().parse(words)
     guard = _guard(options)
     report = guard.check()
     say(json.dumps(_as_json(report), indent=1) if options.format == "json" else report.text())
     return _status(report, options.strict)
 
 
-def _parse(words: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="torchwise profile",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def parser() -> Parser:
+    """The options of the command."""
+    parser = Parser("profile", _DESCRIPTION, _EPILOG)
     parser.add_argument("factory", metavar="MODULE:FACTORY", help="a function of an importable module")
-    parser.add_argument("--gpu", help="the card to judge by; without it the CUDA device of this machine")
+    parser.add_argument(
+        "--gpu", metavar="NAME", help="the card to judge by (default: the CUDA device of this machine)"
+    )
     parser.add_argument("--strict", action="store_true", help="fail also where it probably does not fit")
-    parser.add_argument("--format", choices=("text", "json"), default="text")
-    return parser.parse_args(words)
+    parser.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
+    return parser
 
 
 def _guard(options: argparse.Namespace) -> VRAMGuard:
@@ -65,11 +65,14 @@ def _guard(options: argparse.Namespace) -> VRAMGuard:
         from torchwise_memory.live import VRAMGuard
     except ImportError as error:
         raise UsageError(f"profile needs PyTorch: pip install 'torchwise[live]' ({error})") from error
-    from torchwise_memory.hardware import UnknownGpuError
+    from torchwise_memory.hardware import UnknownGpuError, find
 
+    require_known_gpus([options.gpu] if options.gpu else [])
     made = _made(options.factory)
     try:
         if isinstance(made, VRAMGuard):
+            if options.gpu:
+                made.card = find(options.gpu)
             return made
         model, optimizer, batch = made
         return VRAMGuard(model, optimizer, batch=batch, gpu=options.gpu)

@@ -2,9 +2,29 @@
 
 from __future__ import annotations
 
+from torchwise_server.cli.options import Parser
+from torchwise_server.lsp.main import add_options, serve
+
+_DESCRIPTION = """\
+Start the language server; editors do this. It speaks the Language Server Protocol on standard input and
+output; what it logs goes to standard error."""
+
+_EPILOG = """\
+examples:
+  torchwise server                                    what an editor starts
+  torchwise server --log-level debug 2> server.log    with everything it does in a file
+  torchwise server --tcp 2087                         for a client that connects to a port
+
+docs/editors.md has the settings for Neovim, Helix, Emacs and VS Code."""
+
 
 def run(words: list[str]) -> int:
     """Serve until the editor says goodbye."""
-    from torchwise_server.lsp.main import main
+    return serve(parser().parse(words))
 
-    return main(words)
+
+def parser() -> Parser:
+    """The options of the command."""
+    parser = Parser("server", _DESCRIPTION, _EPILOG)
+    add_options(parser)
+    return parser

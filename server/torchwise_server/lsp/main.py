@@ -13,7 +13,13 @@ _LEVELS = ("debug", "info", "warning", "error")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve one client until it leaves."""
-    options = _parser().parse_args(arguments)
+    parser = argparse.ArgumentParser(prog="torchwise server")
+    add_options(parser)
+    return serve(parser.parse_args(arguments))
+
+
+def serve(options: argparse.Namespace) -> int:
+    """Serve one client until it leaves, as `add_options` describes."""
     _log_to_stderr(options.log_level)
     from torchwise_server.lsp.backend import EngineBackend
     from torchwise_server.lsp.server import create_server
@@ -32,11 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="torchwise server",
-        description="Start the language server; editors do this. It speaks on standard input and output.",
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """`--stdio`, `--tcp`, `--log-level`."""
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--stdio", action="store_true", help="the default; accepted because many clients add it")
     how.add_argument(
@@ -45,7 +48,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--log-level", choices=_LEVELS, default="warning", help="what goes to standard error")
     # vscode-languageclient adds it; the end of standard input tells us the same
     parser.add_argument("--clientProcessId", help=argparse.SUPPRESS)
-    return parser
 
 
 def _log_to_stderr(level: str) -> None:

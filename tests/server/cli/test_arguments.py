@@ -17,7 +17,7 @@ from tests.server.cli.test_check import FAULTY, write
 
 from torchwise_server.cli import COMMANDS, main
 
-TRIED = ("check", "fix", "estimate", "rules", "explain", "gpus", "completion")
+TRIED = ("check", "fix", "estimate", "rules", "explain", "gpus", "completion", "merge")
 WORDS = st.one_of(
     st.sampled_from(
         ["", ".", "-", "--", "a.py", "nowhere", "*.py", "[", "**", "0", "-1", "1e9", "\x00", "\udc80"]
@@ -87,18 +87,48 @@ def test_a_mistyped_option_gets_a_suggestion(capsys: pytest.CaptureFixture[str])
     )
 
 
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["check", "--format", "jsn"], "json"),
+        (["check", "--fail-on", "waring"], "warning"),
+        (["check", "--select", "missing-zero-grd"], "missing-zero-grad"),
+        (["estimate", "a.py", "--gpu", "rtx-409"], "rtx-4090"),
+        (["estimate", "--model", "llama-3-8bb"], "llama-3-8b"),
+        (["estimate", "--model", "gpt2", "--quantise", "nf"], "nf4"),
+        (["gpus", "h10"], "h100"),
+        (["init", "--ci", "gihub"], "github"),
+        (["completion", "bsh"], "bash"),
+        (["explain", "retained-grpah"], "retained-graph"),
+        (["server", "--log-level", "inf"], "info"),
+    ],
+)
+def test_what_is_mistyped_gets_a_suggestion(
+    words: list[str],
+    meant: str,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(folder)
+    assert main(words) == 2
+    said = capsys.readouterr().err
+    assert "did you mean" in said
+    assert meant in said.partition("did you mean")[2]
+    assert said.count("\n") == 1
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_teaches(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each command says in sentences what it does, and all but the plainest show examples."""
+    """Each command says in sentences what it does, and shows examples."""
     assert main(["help", command]) == 0
     said = capsys.readouterr().out
     assert said.startswith("usage: torchwise ")
-    if command != "server":
-        assert "\nexamples:\n" in said or "\ninstall:\n" in said, command
-        assert f"torchwise {command}" in said.split("\n\n", 1)[1]
+    assert "\nexamples:\n" in said or "\ninstall:\n" in said, command
+    assert f"torchwise {command}" in said.split("\n\n", 1)[1]
 
 
-@pytest.mark.parametrize("command", [each for each in COMMANDS if each not in ("server", "profile")])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_option_is_explained(command: str) -> None:
     module = importlib.import_module(f"torchwise_server.cli.{command.replace('-', '_')}")
     for action in module.parser()._actions:
