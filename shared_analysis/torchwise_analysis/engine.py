@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from torchwise_analysis.interp.abstract.trace import Silence, Trace
     from torchwise_analysis.plan import EstimateRequest
     from torchwise_analysis.source.nodes import Module, Span
-    from torchwise_memory.report import Estimate, Unanswered
+    from torchwise_memory.report import Estimate, PlanField, Unanswered
 
 logger = logging.getLogger(__name__)
 
@@ -54,12 +54,16 @@ class ProblemKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What could not be analysed; `line` from 0, None for the file as a whole."""
+    """What could not be analysed; `line` from 0, None for the file as a whole.
+
+    plan: what an estimate that stopped had read of the training plan, by field.
+    """
 
     path: str
     line: int | None
     message: str
     kind: ProblemKind
+    plan: tuple[tuple[str, PlanField], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,6 +74,11 @@ def problem_as_dict(problem: Problem, sources: Sources) -> dict[str, object]:
         "line": None if problem.line is None else problem.line + 1,
         **({} if problem.line is None else sources.cell_fields(problem.path, problem.line)),
         "message": problem.message,
+        **(
+            {"plan": {key: _plan_field(value, sources) for key, value in problem.plan}}
+            if problem.plan
+            else {}
+        ),
     }
 
 

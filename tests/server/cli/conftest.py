@@ -75,7 +75,10 @@ class FakeEngine:
 
     def estimate(self, document: Analysable, request: object) -> EstimateReport:
         if "# unanswered" in document.text:
-            return EstimateReport(unanswered=(Unanswered(Origin(document.path, 2), "`n` is not known"),))
+            plan = {"optimizer": PlanField("SGD", Source.READ, Origin(document.path, 1))}
+            read = plan if "# plan" in document.text else {}
+            stop = Unanswered(Origin(document.path, 2), "`n` is not known", read)
+            return EstimateReport(unanswered=(stop,))
         return EstimateReport((_estimate(document.path),))
 
 

@@ -53,6 +53,15 @@ def test_a_file_without_an_answer_is_a_status_of_its_own(cli: Cli, validate: Val
     assert "b.py:2  no estimate  `n` is not known" in cli("estimate", "b.py").out
 
 
+def test_what_was_read_before_a_stop_stands_beside_it(cli: Cli, tmp_path: Path, validate: Validate) -> None:
+    (tmp_path / "c.py").write_text("import torch\nfor x in y: pass  # unanswered # plan\n")
+    document = cli("estimate", "c.py", "--format", "json").json()
+    validate("estimate", document)
+    assert document["problems"][0]["plan"] == {
+        "optimizer": {"value": "SGD", "source": "read", "path": "c.py", "line": 1}
+    }
+
+
 @pytest.mark.parametrize(
     "arguments",
     [["--gpu", "t4", "a.py", "--gpu", "h100"], ["a.py", "--gpu", "t4"], ["--gpu", "Tesla T4", "a.py"]],
