@@ -46,6 +46,7 @@ class SourceModule:
     is_library: bool
 
 
+_INSTALLED = ("site-packages", "dist-packages")
 # Libraries that files beside a script are often called like.
 _NEVER_BESIDE = frozenset(
     ["datasets", "evaluate", "transformers", "tokenizers", "torch", "torchvision", "timm"]
@@ -203,7 +204,7 @@ class Project:
             found = _in_folder(folder, parts)
             if found is not None:
                 path, is_package = found
-                return SourceModule(name, path, is_package, is_library=folder in self.libraries)
+                return SourceModule(name, path, is_package, self._is_library(path))
         return None
 
     def _on_edited_path(self, name: str, importer: str) -> SourceModule | None:
@@ -236,7 +237,7 @@ class Project:
                 looked.add(folder)
 
     def _is_library(self, path: str) -> bool:
-        return any(_is_below(path, folder) for folder in self.libraries)
+        return _is_installed(path) or any(_is_below(path, folder) for folder in self.libraries)
 
     def _search_folders(self, near: str, package: str) -> Iterable[str]:
         """Where a module may lie. A file of a package may be run as a script, too: then its own folder
@@ -326,6 +327,12 @@ def _stamp(path: str) -> tuple[int, int]:
     except OSError:
         return (0, 0)
     return (status.st_mtime_ns, status.st_size)
+
+
+def _is_installed(path: str) -> bool:
+    """Is it a file of an installed package? Whoever checks one sees each of its files by itself: to them, too,
+    what the package gives is what its documentation says and not what its source would come to."""
+    return any(f"{os.sep}{name}{os.sep}" in path for name in _INSTALLED)
 
 
 def _is_below(path: str, folder: str) -> bool:

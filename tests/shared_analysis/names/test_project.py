@@ -72,6 +72,19 @@ def test_what_lies_beside_a_script_of_a_package(tree: Path) -> None:
     assert project(tree).find("wandb", str(tree / "pkg/wandb.py")) is None
 
 
+def test_files_of_an_installed_package_are_libraries_to_each_other(tmp_path: Path) -> None:
+    package = tmp_path / "env/lib/python3.12/site-packages/thing"
+    package.mkdir(parents=True)
+    for name in ("__init__", "models", "train"):
+        (package / f"{name}.py").write_text("a = 1\n")
+    script = str(package / "train.py")
+    own = Project(project_roots(script))
+    for found in (own.find("thing.models", script), own.find_relative("models", 1, script)):
+        assert found is not None
+        assert found.path == str(package / "models.py")
+        assert found.is_library
+
+
 def test_relative_names(tree: Path) -> None:
     models = project(tree).find_relative("models", 2, str(tree / "pkg/sub/deep.py"))
     assert models is not None
