@@ -78,9 +78,10 @@ class EngineBackend:
             return Checked()
         if subject.memory is None:
             # not at start-up: the client waits for the greeting first
+            from torchwise_analysis.interp.abstract.recall import Recall
             from torchwise_analysis.interp.abstract.runs import Memory
 
-            subject.memory = Memory()
+            subject.memory = Memory(recall=Recall())
         engine = self._engine(document.path, options)
         engine.project.asked.clear()
         report = engine.check_quickly(document, stop, memory=subject.memory)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from torchwise_analysis.findings import Confidence, Finding, Fix, Safety
@@ -139,20 +140,33 @@ def _detected(trace: Trace, chosen: Sequence[RegisteredRule]) -> _Detected:
     hits = 0
     for entry in chosen:
         try:
-            found = tuple(entry.detect(trace))
+            number, merged = trace.recalled(entry.rule.name, partial(_hits, trace, entry))
         except Exception as error:  # a border: one faulty rule must not silence the others
             failures.append(RuleFailure(entry.rule.name, f"{type(error).__name__}: {error}"))
             continue
-        hits += len(found)
-        judged += precedence.merge(entry.rule, found)
+        hits += number
+        judged += merged
     folded = precedence.fold(judged)
     return _Detected(folded, hits, len(judged) - len(folded), tuple(failures))
 
 
-def verified(file: SourceFile, findings: Sequence[Finding], reanalyse: Reanalyse) -> tuple[Finding, ...]:
+def _hits(trace: Trace, entry: RegisteredRule) -> tuple[int, tuple[Judged, ...]]:
+    """How often the rule hit, and its hits with one for each place."""
+    found = tuple(entry.detect(trace))
+    return len(found), precedence.merge(entry.rule, found)
+
+
+def verified(
+    file: SourceFile,
+    findings: Sequence[Finding],
+    reanalyse: Reanalyse,
+    before: Sequence[Finding] | None = None,
+) -> tuple[Finding, ...]:
     """The findings with only those edits that, applied, leave a file that parses, without this finding and
     without a new one of any rule. An edit that fails becomes advice; so do those that there is no fuel for,
-    in files with very much text and very many findings."""
+    in files with very much text and very many findings. before: all that `reanalyse` finds without an edit,
+    where that is more than `findings`."""
+    known = findings if before is None else before
     out: list[Finding] = []
     left = _VERIFIED_CHARACTERS
 
@@ -164,7 +178,7 @@ def verified(file: SourceFile, findings: Sequence[Finding], reanalyse: Reanalyse
     for finding in findings:
         fixes = tuple(
             fix
-            if left > 0 and is_offerable(file, finding, fix, findings, metered)
+            if left > 0 and is_offerable(file, finding, fix, known, metered)
             else Fix(fix.title, Safety.ADVICE, ())
             for fix in finding.fixes
         )

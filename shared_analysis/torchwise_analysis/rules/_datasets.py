@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from torchwise_analysis.findings import Place
 from torchwise_analysis.interp.abstract.static import walk
@@ -11,17 +12,25 @@ from torchwise_analysis.interp.abstract.values import Class
 from torchwise_analysis.source import nodes
 
 
-def method_of(cls: Class, name: str) -> tuple[Class, nodes.FunctionDef] | None:
-    """The method as written in the project, along the method resolution order."""
+class Method(NamedTuple):
+    """A method as written in the project; spans below `node` count from `line` of the file of `owner`."""
+
+    owner: Class
+    node: nodes.FunctionDef
+    line: int
+
+
+def method_of(cls: Class, name: str) -> Method | None:
+    """The method, along the method resolution order."""
     for owner in cls.mro:
-        for statement in _statements(owner.node.body):
+        for statement, line in _statements(owner.node.body, owner.line):
             if isinstance(statement, nodes.FunctionDef) and statement.name == name:
-                return owner, statement
+                return Method(owner, statement, line)
     return None
 
 
-def header_of(trace: Trace, owner: Class, method: nodes.FunctionDef) -> Place:
-    return trace.place(owner.path, method.header.shifted(owner.line))
+def header_of(trace: Trace, method: Method) -> Place:
+    return trace.place(method.owner.path, method.node.header.shifted(method.line))
 
 
 def words_of(node: nodes.Node) -> frozenset[str]:
@@ -44,9 +53,9 @@ def plain_calls(node: nodes.Node) -> frozenset[str]:
     )
 
 
-def _statements(block: tuple[nodes.Node, ...]) -> Iterator[nodes.Node]:
+def _statements(block: tuple[nodes.Node, ...], line: int) -> Iterator[tuple[nodes.Node, int]]:
     for node in block:
         if isinstance(node, nodes.Placed):
-            yield from _statements(node.body)
+            yield from _statements(node.body, node.line)
         else:
-            yield node
+            yield node, line

@@ -2,56 +2,130 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import cast
 
+from torchwise_analysis.interp.abstract.events import ModuleBuilt
+from torchwise_analysis.interp.abstract.static import walk
 from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.interp.abstract.values import Const, Kind, Obj, Origin, Unknown, Value, alternatives
-from torchwise_analysis.rules._datasets import words_of
 from torchwise_analysis.rules._reading import MODE_LAYERS
+from torchwise_analysis.source import nodes
 
 
 def mode_layers(trace: Trace, module: Obj) -> bool | None:
-    """Does its output depend on the mode? None when not all of its parts are known."""
+    """May its output depend on the mode? None when not all of its parts are known."""
     whole = (module, *trace.parts(module.id))
     if any(depends_on_mode(trace, part) for part in whole):
         return True
     return False if all(_is_known(trace, part) for part in whole) else None
 
 
+def has_sure_mode_layer(trace: Trace, module: Obj) -> bool:
+    """Has it a layer that depends on the mode whatever the settings are: neither a dropout of a rate that is
+    not known, nor one that is only built under a test?"""
+    always = _guards(trace, module)
+    return any(
+        _depends(trace, part) is True and always.issuperset(_guards(trace, part))
+        for part in (module, *trace.parts(module.id))
+    )
+
+
 def depends_on_mode(trace: Trace, part: Obj) -> bool:
-    """Is it a layer with a mode, or does its own source ask for the mode?"""
+    """Is it, or may it be, a layer with a mode, or does its own source ask for the mode?"""
+    return _depends(trace, part) is not False
+
+
+def _depends(trace: Trace, part: Obj) -> bool | None:
+    """None: it depends on an argument that is not known."""
     last = part.type_name.rpartition(".")[2]
+    if "InstanceNorm" in last:  # statistics of each sample, unless asked to keep running ones
+        return _is_on(part.arguments.get("track_running_stats", 4), False)
+    if "BatchNorm" in last:
+        return _is_on(part.arguments.get("track_running_stats", 4), True)
     if any(name in last for name in MODE_LAYERS):
-        rate = part.arguments.get("p", 0)
-        return not (isinstance(rate, Const) and rate.value == 0)
+        return _is_on(part.arguments.get("p", 0), True)
     if last.startswith("Transformer") and part.type_name.startswith("torch."):
-        return True  # its default is a dropout of 0.1
-    if part.cls is not None and _asks_for_mode(trace, part):
-        return True
-    rate = part.arguments.get("dropout")
-    return rate is not None and not (isinstance(rate, Const) and rate.value == 0)
+        return _is_on(part.arguments.get("dropout", 3), True)  # its default is a dropout of 0.1
+    own = False if part.cls is None else _asks_for_mode(trace, part)
+    return own or _is_on(part.arguments.get("dropout"), False) or own
 
 
-def _asks_for_mode(trace: Trace, part: Obj) -> bool:
+def _is_on(value: Value | None, default: bool) -> bool | None:
+    """Is a rate or a switch other than zero?"""
+    if value is None:
+        return default
+    return bool(value.value) if isinstance(value, Const) else None
+
+
+def _asks_for_mode(trace: Trace, part: Obj) -> bool | None:
+    """Does its own source? None: only for a dropout of a rate that is not known."""
     assert part.cls is not None
-    known = trace.once("asks for the mode", dict[int, bool])
+    known = trace.once("asks for the mode", dict[int, tuple[str | None, ...]])
     for cls in part.cls.mro:
         if cls.id not in known:
-            known[cls.id] = "training" in words_of(cls.node)
-        if known[cls.id]:
+            known[cls.id] = tuple(_questions(cls.node))
+        if None in known[cls.id]:
             return True
-    return False
+    rates = [trace.attribute(part.id, rate) for cls in part.cls.mro for rate in known[cls.id] if rate]
+    answers = {_is_on(rate, True) for rate in rates}
+    return True if True in answers else None if None in answers else False
+
+
+def _questions(node: nodes.ClassDef) -> Iterator[str | None]:
+    """Where the source asks for `training`: the attribute with the rate of a dropout, None for all else."""
+    rates: dict[int, str] = {}
+    for inner in walk(node):
+        if isinstance(inner, nodes.Call) and _last_name(inner.func).endswith("dropout"):
+            rate = next(
+                (k.value for k in inner.keywords if k.name == "p"),
+                inner.args[1] if len(inner.args) > 1 else None,
+            )
+            if isinstance(rate, nodes.Attribute) and isinstance(rate.value, nodes.Name):
+                rates.update({id(below): rate.attr for keyword in inner.keywords for below in walk(keyword)})
+                rates.update({id(below): rate.attr for given in inner.args for below in walk(given)})
+        elif isinstance(inner, nodes.Attribute) and inner.attr == "training":
+            yield rates.get(id(inner))
+        elif isinstance(inner, nodes.Name) and inner.id == "training":
+            yield None
+
+
+def _last_name(node: nodes.Expr) -> str:
+    if isinstance(node, nodes.Attribute):
+        return node.attr
+    return node.id if isinstance(node, nodes.Name) else ""
+
+
+def _guards(trace: Trace, module: Obj) -> frozenset[object]:
+    """The undecided tests that a module was built under; which turn of a loop it was does not count."""
+    built = trace.once("guards of modules", lambda: _guards_by_module(trace))
+    return built.get(module.id, frozenset())
+
+
+def _guards_by_module(trace: Trace) -> dict[int, frozenset[object]]:
+    return {
+        event.module.id: frozenset(
+            (guard.place, guard.taken) for guard in event.scene.guards if guard.kind != "periodic"
+        )
+        for event in trace.of(ModuleBuilt)
+    }
 
 
 def _is_known(trace: Trace, part: Obj) -> bool:
     if part.kind is Kind.PARAMETER:
         return True
     if part.origin is not Origin.BUILT:
-        return False
+        return part.id not in trace.once("modules that ran", lambda: _that_ran(trace))
     if part.cls is None:
         return part.type_name.startswith("torch.")
     names = cast("tuple[str, ...]", trace.facts.get(("names", part.id), ()))
     return not part.cls.open_bases and not any(_may_be_a_layer(trace.attribute(part.id, n)) for n in names)
+
+
+def _that_ran(trace: Trace) -> frozenset[int]:
+    """Modules that compute: what is read off a module and never called is no layer (buffers, shapes)."""
+    inside = {module for one in trace.passes.values() for module in one.modules}
+    return frozenset(inside | {forward.module.id for forward in trace.forwards})
 
 
 def _may_be_a_layer(value: Value | None) -> bool:

@@ -231,9 +231,8 @@ def detect(trace: Trace) -> Iterator[Hit]:
         found = method_of(cls, "__iter__")
         if found is None or not cls.derives("IterableDataset") or cls.open_bases or _may_divide(cls):
             continue
-        owner, method = found
         yield Hit(
-            header_of(trace, owner, method) if owner.path == trace.path else built.place,
+            header_of(trace, found) if found.owner.path == trace.path else built.place,
             Severity.ERROR,
             Confidence.CERTAIN,
             f"each of the {built.workers} workers yields the whole of "
@@ -241,7 +240,7 @@ def detect(trace: Trace) -> Iterator[Hit]:
             "stream with `get_worker_info()`.",
             distinct(
                 (
-                    Evidence(header_of(trace, owner, method), "nothing here knows the worker"),
+                    Evidence(header_of(trace, found), "nothing here knows the worker"),
                     Evidence(built.place, f"this loader starts {built.workers} workers"),
                 )
             ),

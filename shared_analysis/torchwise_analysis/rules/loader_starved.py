@@ -270,12 +270,11 @@ def _reading(trace: Trace, dataset: Obj) -> tuple[Place | None, str] | None:
     found = method_of(dataset.cls, "__getitem__")
     if found is None or dataset.cls.open_bases:
         return None
-    owner, method = found
-    words = words_of(method)
+    words = words_of(found.node)
     opens = {"Image", "open"} <= words or ("load" in words and words & {"np", "numpy", "torch"})
     if not (opens or words & _DECODING) or any("cache" in word.lower() for word in words):
         return None
-    return header_of(trace, owner, method), "a file is opened for each sample here"
+    return header_of(trace, found), "a file is opened for each sample here"
 
 
 def _hit(built: LoaderBuilt, move: Transfer, reading: tuple[Place | None, str]) -> Hit:

@@ -304,8 +304,8 @@ def _is_indexed(dataset: Obj) -> bool:
         item = method_of(dataset.cls, "__getitem__")
         if item is None or method_of(dataset.cls, "__iter__") or dataset.cls.open_bases:
             return False
-        index = item[1].params[-1].name
-        words = words_of(item[1])
+        index = item.node.params[-1].name
+        words = words_of(item.node)
         is_drawn = words & {"random", "randint", "choice", "sample", "rand", "rng"}
         return index in words and not is_drawn
     last = dataset.type_name.rpartition(".")[2]

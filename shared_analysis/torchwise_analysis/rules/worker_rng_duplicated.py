@@ -302,17 +302,16 @@ def _copied_generators(trace: Trace, built: LoaderBuilt, dataset: Obj) -> Iterat
     init, item = method_of(dataset.cls, "__init__"), method_of(dataset.cls, "__getitem__")
     if init is None or item is None:
         return
-    words = words_of(item[1])
+    words = words_of(item.node)
     if "get_worker_info" in words or "seed" in words or "manual_seed" in words:
         return
-    owner, method = init
-    for node in walk(method):
+    for node in walk(init.node):
         if not isinstance(node, nodes.Assign) or len(node.targets) != 1:
             continue
         target = node.targets[0]
         if not isinstance(target, nodes.Attribute) or target.attr not in words:
             continue
-        place = trace.place(owner.path, node.value.span.shifted(owner.line))
+        place = trace.place(init.owner.path, node.value.span.shifted(init.line))
         if any(c.place.span == place.span and c.place.path == place.path for c in trace.api(*_GENERATORS)):
             site = place if place.path == trace.path else built.place
             yield _hit(
@@ -321,7 +320,7 @@ def _copied_generators(trace: Trace, built: LoaderBuilt, dataset: Obj) -> Iterat
                 "numbers. Seed it in `worker_init_fn`.",
                 (
                     Evidence(place, "the generator is made once, with the data set"),
-                    Evidence(header_of(trace, *item), "its samples draw from it"),
+                    Evidence(header_of(trace, item), "its samples draw from it"),
                     Evidence(built.place, f"this loader copies it into {built.workers} workers"),
                 ),
                 built,

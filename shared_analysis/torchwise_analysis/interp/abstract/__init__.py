@@ -21,6 +21,10 @@ _RECURSION_LIMIT = 8000
 
 DEFAULT_LIMITS = Limits()
 
+# Bodies and loops whose facts are kept from one edit to the next. An edit runs a few; a file run anew finds
+# those of all its functions in a tenth of the time that the run takes.
+_MOST_BODIES = 600
+
 # What can be read off nodes is the same in every run; it lives as long as the project does.
 _STATIC: WeakKeyDictionary[Project, StaticCache] = WeakKeyDictionary()
 
@@ -55,8 +59,9 @@ def run(
     failed: tuple[str, ...] = ()
     runs: FileRun | None = None
     try:
-        memory.prepare(module, project, limits)
         static = _STATIC.setdefault(project, StaticCache())
+        if memory.prepare(module, project, limits):
+            static.bound(_MOST_BODIES)
         runs = FileRun(module.path, project, limits, stop, static, reached, memory)
         runs.run()
     except StoppedError:

@@ -1239,11 +1239,13 @@ class Machine:
         return frame.id
 
 
-_COMPOUND = (nd.For, nd.While, nd.With, nd.If)
+_COMPOUND = (nd.For, nd.While, nd.With, nd.If, nd.FunctionDef, nd.ClassDef)
 
 
-def _header(node: nd.For | nd.While | nd.With | nd.If) -> nd.Span:
+def _header(node: nd.For | nd.While | nd.With | nd.If | nd.FunctionDef | nd.ClassDef) -> nd.Span:
     """From the keyword to the colon: what is in the body has places of its own, and may change."""
+    if isinstance(node, (nd.FunctionDef, nd.ClassDef)):
+        return node.header
     if isinstance(node, nd.For):
         last: nd.Node = node.iter
     elif isinstance(node, nd.With):

@@ -23,6 +23,7 @@ from torchwise_analysis.interp.abstract.imports import is_main
 from torchwise_analysis.interp.abstract.limits import Limits
 from torchwise_analysis.interp.abstract.machine import SHARED_IDS, Base, Counts, Machine
 from torchwise_analysis.interp.abstract.places import settled
+from torchwise_analysis.interp.abstract.recall import Parts, Recall, changed_parts, noted
 from torchwise_analysis.interp.abstract.relevance import Relevance
 from torchwise_analysis.interp.abstract.state import MISSING, Facts
 from torchwise_analysis.interp.abstract.statements import STATEMENTS
@@ -117,7 +118,6 @@ class _Last:
     """A trace, and what it was joined from."""
 
     contents: tuple[Content, ...]
-    shifts: tuple[int, ...]
     trace: Trace
 
 
@@ -153,7 +153,10 @@ class _Plan:
 
 @dataclass(slots=True)
 class Memory:
-    """What the runs of one file leave for its next text. `ran`: names of what had to be run for the last."""
+    """What the runs of one file leave for its next text.
+
+    ran: names of what had to be run for the last one. recall: for a file under edit, what its rules found.
+    """
 
     project: Project | None = None
     project_version: int = -1
@@ -164,19 +167,23 @@ class Memory:
     ran: list[str] = field(default_factory=list[str])
     last: _Last | None = None
     plan: _Plan | None = None
+    recall: Recall | None = None
 
-    def prepare(self, module: nd.Module, project: Project, limits: Limits) -> None:
-        """Make `module` the text, and forget what does not hold for it in any case."""
+    def prepare(self, module: nd.Module, project: Project, limits: Limits) -> bool:
+        """Make `module` the text, and forget what does not hold for it in any case. Was there another?"""
         if project is not self.project or limits != self.limits:
             self.forget()
         self.project, self.limits = project, limits
+        is_first = not self.source.units
         change = self.source.take(module)
         if change is Change.MODULE or self._is_elsewhere_changed(project):
             self.results.clear()
             self.plan = None
             self.relevance = None
+            self.last = None
         self.project_version = project.version
         self.ran.clear()
+        return not is_first and change is not Change.NOTHING
 
     def forget(self) -> None:
         """Remember nothing."""
@@ -216,9 +223,14 @@ class FileRun:
         self._visits = self._events = self._copies = 0
         self._steps: list[_Step] = []
         self._left_out: list[Place] = []
+        self.is_complete = False
 
     def run(self) -> None:
         """Run what must be run: the module's code, then functions that nobody calls, then the rest."""
+        self._run()
+        self.is_complete = True
+
+    def _run(self) -> None:
         self._find_relevant()
         base = self._module()
         called = frozenset[str]().union(*(unit.called for unit in self._source.units))
@@ -280,11 +292,30 @@ class FileRun:
     def trace(self) -> Trace:
         """What happened in all runs together; the trace of the last text again, when that is the same."""
         contents = tuple(result.content for result in self._results)
-        shifts = tuple(self._source.ground.shifts)
+        reached = frozenset(self._in_document(key) for key in self._reached)
+        silence = self._silence()
+        last, recall = self._memory.last, self._memory.recall
+        edited: Parts = set(self._source.edited)
+        is_same = last is not None and _is_same(last.contents, contents)
+        if recall is not None and not is_same:
+            recall.drop(self._changed(contents, silence, edited))
+        elif recall is not None and recall.rests_on(edited):
+            recall.drop(edited)
+            is_same = False
+        if self.is_complete:
+            self._source.edited.clear()
+        if last is None or not is_same:
+            last = self._memory.last = _Last(contents, self._joined(reached, silence))
+        # lines that moved change no place in it, and what follows from it holds
+        return replace(last.trace, silence=silence, reached=reached)
+
+    def _changed(self, contents: tuple[Content, ...], silence: Silence, edited: Parts) -> Parts | None:
+        """What is different from the last trace; None if that is not known."""
         last = self._memory.last
-        if last is None or last.shifts != shifts or not _is_same(last.contents, contents):
-            last = self._memory.last = _Last(contents, shifts, self._joined())
-        return replace(last.trace, silence=self._silence())
+        changed = None if last is None or not self.is_complete else changed_parts(last.contents, contents)
+        if last is None or changed is None:
+            return None
+        return changed | edited | ({"silence"} if last.trace.silence != silence else set())
 
     def _silence(self) -> Silence:
         counts = Counts()
@@ -306,7 +337,7 @@ class FileRun:
         self._left_out.append(Place(self._path, _header(code)))
         return False
 
-    def _joined(self) -> Trace:
+    def _joined(self, reached: frozenset[FunctionKey], silence: Silence) -> Trace:
         tables: dict[str, Any] = {name: {} for name in ("passes", "objects", "parents", "owns", "modules")}
         united: dict[str, set[Any]] = {
             name: set() for name in ("consumed", "backed", "escaped_passes", "escaped_tokens", "escaped")
@@ -319,7 +350,7 @@ class FileRun:
             for name, members in united.items():
                 members |= content.tables[name]
             _apply(facts, content.facts)
-        return Trace(
+        trace = Trace(
             path=self._path,
             events=tuple(event for result in self._results for event in result.content.events),
             passes=tables["passes"],
@@ -332,11 +363,13 @@ class FileRun:
             escaped=frozenset(united["escaped"]),
             owns=tables["owns"],
             facts=facts,
-            silence=Silence(),
+            silence=silence,
             analysed_files=(self._path, *tables["modules"]),
-            reached=frozenset(self._in_document(key) for key in self._reached),
+            reached=reached,
             ground=self._source.ground,
         )
+        recall = self._memory.recall
+        return trace if recall is None else noted(trace, recall)
 
     # ------------------------------------------------------------------ what runs
 

@@ -96,6 +96,14 @@ class StaticCache:
             found = self._loops[id(loop)] = (loop, loop_facts(loop))
         return found[1]
 
+    def bound(self, most: int) -> None:
+        """Forget all bodies once they are more: to be called where source is edited, as each version of a
+        body under edit is a body of its own."""
+        if len(self._bodies) + len(self._loops) + len(self._strides) > most:
+            self._bodies.clear()
+            self._loops.clear()
+            self._strides.clear()
+
     def strides(self, cls: nd.ClassDef) -> bool:
         """Does the class take every n-th thing (`xs[k::n]`, `i % n == k`), with n and k that it was told?"""
         found = self._strides.get(id(cls))

@@ -253,22 +253,26 @@ class Trace:
         whole = (self.objects[oid], *self.parts(oid)) if oid in self.objects else self.parts(oid)
         return any(t in o.type_name for o in whole for t in type_parts)
 
+    def fact(self, *key: object) -> object:
+        """A fact as the last run left it."""
+        return self.facts.get(key)
+
     def attribute(self, oid: int, name: str) -> Value | None:
         """The attribute as the last run left it."""
-        value = self.facts.get(("a", oid, name))
+        value = self.fact("a", oid, name)
         return value if isinstance(value, Value) else None
 
     def items(self, oid: int) -> tuple[Value, ...]:
         """Positional and keyed contents of a container as the last run left them."""
-        found = self.facts.get(("c", oid), ())
-        keyed = self.facts.get(("d", oid))
+        found = self.fact("c", oid)
+        keyed = self.fact("d", oid)
         listed = cast("tuple[object, ...]", found) if isinstance(found, tuple) else ()
         named = cast("dict[object, object]", keyed) if isinstance(keyed, dict) else {}
         return tuple(v for v in (*listed, *named.values()) if isinstance(v, Value))
 
     def entries(self, oid: int) -> Mapping[object, Value]:
         """Keyed contents of a dictionary as the last run left them."""
-        keyed = self.facts.get(("d", oid))
+        keyed = self.fact("d", oid)
         named = cast("dict[object, object]", keyed) if isinstance(keyed, dict) else {}
         return {key: value for key, value in named.items() if isinstance(value, Value)}
 
@@ -322,6 +326,10 @@ class Trace:
         return any(self.objects[p].kind is kind for p in self.lineage(oid) if p in self.objects)
 
     # ------------------------------------------------------------------ derived, once
+
+    def recalled(self, name: str, make: Callable[[], R]) -> R:  # noqa: ARG002 - for traces of texts under edit
+        """What `make` reads off the trace; of a text under edit what it read before, if that is the same."""
+        return make()
 
     def once(self, name: str, make: Callable[[], R]) -> R:
         """What follows from the trace alone, made when it is first asked for."""

@@ -18,6 +18,8 @@ from torchwise_analysis.interp.abstract.values import Code
 from torchwise_analysis.source import nodes as nd
 
 _NO_SPAN = nd.Span(0, 0, 0, 0)
+# Blocks that no unit stands on any more, before all units get new ones.
+_MOST_LEFT_BLOCKS = 2_000
 
 
 class Change(Enum):
@@ -53,6 +55,7 @@ class Source:
         self.ground = Ground()
         self.codes: dict[tuple[int, int], Code[Any]] = {}
         self.units: tuple[Unit, ...] = ()
+        self.edited: set[Code[Any]] = set()  # whose source changed; whoever wants to know clears it
         self.broken: tuple[nd.Broken, ...] = ()
         self._taken: nd.Module | None = None
 
@@ -66,6 +69,8 @@ class Source:
         if module is self._taken:
             return Change.NOTHING
         is_first, self._taken = self._taken is None, module
+        if len(self.ground.shifts) > _MOST_LEFT_BLOCKS + 2 * sum(len(unit.blocks) for unit in self.units):
+            self.ground, self.units, is_first = Ground(), (), True
         self.broken = tuple(_broken(module.body)) if module.problems else ()
         new = _keyed(module)
         old = self.units
@@ -135,6 +140,7 @@ class Source:
         if code is not None:
             code.node, code.line, code.version = changed.new, changed.new_line, code.version + 1
             self.codes[id(changed.new), changed.new_line] = code
+            self.edited.add(code)
 
 
 @dataclass(frozen=True, slots=True)

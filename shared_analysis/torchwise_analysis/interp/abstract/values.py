@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from torchwise_analysis.findings import Evidence, Place
 from torchwise_analysis.interp.abstract.loops import LoopPath
@@ -271,6 +271,17 @@ class Obj(Value):
     traits: frozenset[str] = frozenset()
 
 
+@dataclass(slots=True)
+class SourceReads:
+    """The sources that were read through functions and classes, while somebody wants to know: such an answer
+    rests on more than the trace."""
+
+    codes: set[Code[Any]] | None = None
+
+
+SOURCE_READS = SourceReads()
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Function(Value):
     """A function of the project with the scopes it closes over, perhaps bound or wrapped.
@@ -292,6 +303,8 @@ class Function(Value):
 
     @property
     def node(self) -> nodes.FunctionDef | nodes.Lambda:
+        if SOURCE_READS.codes is not None:
+            SOURCE_READS.codes.add(self.code)
         return self.code.node
 
     @property
@@ -300,7 +313,7 @@ class Function(Value):
 
     @property
     def name(self) -> str:
-        return self.node.name if isinstance(self.node, nodes.FunctionDef) else "<lambda>"
+        return self.code.node.name if isinstance(self.code.node, nodes.FunctionDef) else "<lambda>"
 
     @property
     def key(self) -> tuple[str, int, int, str]:
@@ -327,6 +340,8 @@ class Class(Value):
 
     @property
     def node(self) -> nodes.ClassDef:
+        if SOURCE_READS.codes is not None:
+            SOURCE_READS.codes.add(self.code)
         return self.code.node
 
     @property

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from torchwise_analysis.findings import Finding
 from torchwise_analysis.fixes import SourceFile
 from torchwise_analysis.interp.abstract import run
+from torchwise_analysis.interp.abstract.recall import Noted, Recall
 from torchwise_analysis.interp.abstract.runs import Memory
 from torchwise_analysis.interp.abstract.trace import Silence, Trace
 from torchwise_analysis.names.project import Project
@@ -183,7 +184,7 @@ class Editor:
         self.now = 0.0
         self.document = Document("train.py", text, clock=lambda: self.now)
         self.project = Project(()) if project is None else project
-        self.memory = Memory()
+        self.memory = Memory(recall=Recall())
         self.check()
 
     def analysed(self, memory: Memory | None) -> tuple[Trace, tuple[Finding, ...]]:
@@ -358,7 +359,55 @@ def test_another_file_that_changed_runs_everything(tmp_path: Path) -> None:
     assert "train1" in editor.memory.ran
 
 
+# --------------------------------------------------------------------------- which rules are asked again
+
+
+def test_only_rules_that_read_what_changed_are_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    editor = Editor(generated(MODULE, LOOP, TRAINER))
+    asked: list[str] = []
+    recalled = Noted.recalled
+
+    def noting(trace: Noted, name: str, make: Callable[[], object]) -> object:
+        if name not in trace.recall.found:
+            asked.append(name)
+        return recalled(trace, name, make)
+
+    monkeypatch.setattr(Noted, "recalled", noting)
+    editor.type(editor.line_of("optimizer.step()"), 12, "history.append(loss); ")
+    assert any(finding.rule == "retained-graph" for finding in editor.check())
+    assert "retained-graph" in asked
+    assert len(asked) < len(all_rules()) / 3
+
+
+@pytest.mark.parametrize("text", EXAMPLES[::9])
+def test_statements_that_come_and_go_in_examples(text: str) -> None:
+    """Each makes rules read the trace again that read its events, and leaves the others what they found."""
+    editor = Editor(text)
+    lines = text.split("\n")
+    for row in range(len(lines) - 1, 0, -max(1, len(lines) // 5)):
+        indent = lines[row][: len(lines[row]) - len(lines[row].lstrip())]
+        for statement in ("model.eval()", "optimizer.step()", "loss.backward()", "kept.append(loss)"):
+            editor.type(row, 0, f"{indent}{statement}\n")
+            editor.check()
+            editor.document.edit(row, 0, row + 1, 0, "")
+            editor.check()
+
+
 # --------------------------------------------------------------------------- growth
+
+
+def test_what_is_kept_does_not_grow_with_the_edits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torchwise_analysis.interp.abstract.units._MOST_LEFT_BLOCKS", 20)
+    monkeypatch.setattr("torchwise_analysis.interp.abstract._MOST_BODIES", 10)
+    editor = Editor(generated(MODULE, LOOP, TRAINER))
+    line = editor.line_of("def train1")
+    for number in range(40):
+        editor.document.edit(
+            line - 1, 0, line - 1, len(f"width = {number - 1}") if number else 0, f"width = {number}"
+        )
+        editor.check()
+    blocks = sum(len(unit.blocks) for unit in editor.memory.source.units)
+    assert len(editor.memory.source.ground.shifts) < 20 + 3 * blocks
 
 
 def calls_of(work: Callable[[], object]) -> int:
