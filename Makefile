@@ -47,7 +47,7 @@ $(TORCH_VENV)/.installed: pyproject.toml
 	python3 -m venv $(TORCH_VENV)
 	$(TORCH_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
 	$(TORCH_VENV)/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0 numpy
-	$(TORCH_VENV)/bin/python -m pip install --quiet --disable-pip-version-check lightning transformers accelerate
+	$(TORCH_VENV)/bin/python -m pip install --quiet --disable-pip-version-check lightning transformers accelerate peft
 	$(TORCH_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable . --group dev
 	@touch $@
 

@@ -26,8 +26,9 @@ class Family:
 
     def config(self, **changes: object) -> Config:
         """The default configuration with some fields changed."""
+        attention = changes.pop("attn_implementation", None) or "sdpa"
         return Config(
-            self.model_type, {**self.defaults, "_attn_implementation": "sdpa", **changes}, self.spellings
+            self.model_type, {**self.defaults, "_attn_implementation": attention, **changes}, self.spellings
         )
 
 

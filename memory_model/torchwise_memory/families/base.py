@@ -477,6 +477,13 @@ def merge_heads(w: World, x: Tensor) -> Any:
     return method(w, "contiguous", method(w, "reshape", x, *x.shape[:-2], x.shape[-2] * x.shape[-1]))
 
 
+def weight_type(layer: Module) -> DType:
+    """Of a layer's weight; of an adapter's, that of the layer it wraps."""
+    while "weight" not in layer.parameters and layer.children.get("base_layer") is not None:
+        layer = layer.child("base_layer")
+    return layer.tensor("weight").dtype
+
+
 def in_dtype(w: World, dtype: DType | None, build: Callable[[], None]) -> None:
     """Builds with `torch.set_default_dtype(dtype)`, as `from_config(dtype=...)` does."""
     outer = w.default_dtype

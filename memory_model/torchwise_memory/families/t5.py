@@ -19,6 +19,7 @@ from torchwise_memory.families.base import (
     members,
     module_list,
     run_block,
+    weight_type,
 )
 from torchwise_memory.families.seq2seq import CrossCache, shifted_right
 from torchwise_memory.modules.base import Module
@@ -130,11 +131,11 @@ class FeedForward(Module):
             up = self.run(w, "wi_1", x)
             x = torch_function(w, "torch.mul", gate, up)
             x = self.run(w, "dropout", x)
-            x = method(w, "to", x, self.child("wo").tensor("weight").dtype)
+            x = method(w, "to", x, weight_type(self.child("wo")))
             # `gate` and `up` are names of the library's frame and live until it returns
             return self.run(w, "wo", x)
         x = self.run(w, "dropout", activation(w, self.act, self.run(w, "wi", x)))
-        return self.run(w, "wo", method(w, "to", x, self.child("wo").tensor("weight").dtype))
+        return self.run(w, "wo", method(w, "to", x, weight_type(self.child("wo"))))
 
 
 class LayerFF(Module):

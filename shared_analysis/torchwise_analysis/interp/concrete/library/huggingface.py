@@ -42,7 +42,7 @@ from torchwise_analysis.interp.concrete.values import (
     Value,
 )
 from torchwise_memory import families, presets
-from torchwise_memory.families.base import Config, PreTrainedModel
+from torchwise_memory.families.base import Config, DynamicCache, PreTrainedModel
 from torchwise_memory.modules.base import Module
 from torchwise_memory.runtime.dtypes import DTYPES, DType
 from torchwise_memory.runtime.tensor import Tensor
@@ -403,6 +403,8 @@ class Transformers:
 
     def _family_name(self, name: str) -> Value:
         """`GPT2LMHeadModel`, `GPT2Config` without the package."""
+        if name == "DynamicCache":
+            return Builtin(name, _family_cache)
         for family in families.FAMILIES.values():
             heads = {head.native_name.rpartition(".")[2]: auto for auto, head in family.heads.items()}
             if name in heads:
@@ -424,6 +426,18 @@ class Transformers:
         made.kind = name
         made.call = lambda it, a, k: self.build(auto, a[0] if a else k.pop("config"), k)
         return made
+
+
+def _family_cache(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    """`DynamicCache(pairs)`: empty, or with the keys and values of each layer (a tensor that stacks both)."""
+    cache = DynamicCache()
+    pairs = args[0] if args else keywords.get("ddp_cache_data")
+    if pairs is None:
+        return cache
+    for layer, pair in enumerate(it.iterate(pairs)):
+        key, value = cast("tuple[Tensor, Tensor]", tuple(it.iterate(pair)))
+        cache.update(it.world, key, value, layer)
+    return cache
 
 
 def refuse_quantised(it: Interpreter, options: Keywords) -> None:
