@@ -90,6 +90,7 @@ _NAMES_BUT_ORDER: dict[type, tuple[str, ...]] = {}
 def _names_but_order(kind: type) -> tuple[str, ...]:
     found = _NAMES_BUT_ORDER.get(kind)
     if found is None:
+        names = _names(kind)
         left_out = "order" if issubclass(kind, Event) else ""
-        found = _NAMES_BUT_ORDER[kind] = tuple(name for name in _names(kind) if name != left_out)
+        found = _NAMES_BUT_ORDER[kind] = tuple(name for name in names if name != left_out)
     return found

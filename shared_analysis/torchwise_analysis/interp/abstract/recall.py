@@ -68,8 +68,8 @@ class Noted(Trace):
     """A trace that notes what is read of it."""
 
     recall: Recall = field(default_factory=Recall)
-    _read: Parts = field(default_factory=set[object])
-    _read_for: dict[str, frozenset[object]] = field(default_factory=dict[str, frozenset[object]])
+    read_now: Parts = field(default_factory=set[object])
+    read_for: dict[str, frozenset[object]] = field(default_factory=dict[str, frozenset[object]])
 
     def recalled(self, name: str, make: Callable[[], R]) -> R:
         known = self.recall.found.get(name)
@@ -79,30 +79,30 @@ class Noted(Trace):
 
     def once(self, name: str, make: Callable[[], R]) -> R:
         if name not in self._cache:
-            value, self._read_for[name] = self._noting(make)
+            value, self.read_for[name] = self._noting(make)
             self._cache[name] = value
-        self._read |= self._read_for[name]
+        self.read_now |= self.read_for[name]
         return cast("R", self._cache[name])
 
     def of(self, kind: type[E]) -> tuple[E, ...]:
         if "kinds" not in self._cache:
             self._cache["kinds"], _ = self._noting(self._by_kind)
-        self._read.add(kind)
+        self.read_now.add(kind)
         kinds = cast("Mapping[type, tuple[ev.Event, ...]]", self._cache["kinds"])
         return cast("tuple[E, ...]", kinds.get(kind, ()))
 
     def fact(self, *key: object) -> object:
-        self._read.add(("fact", key))
+        self.read_now.add(("fact", key))
         return _FACTS(self).get(key)
 
     def _noting(self, make: Callable[[], R]) -> tuple[R, frozenset[object]]:
-        outer, self._read = self._read, set()
+        outer, self.read_now = self.read_now, set()
         around, SOURCE_READS.codes = SOURCE_READS.codes, set()
         try:
             value = make()
-            return value, frozenset(self._read | SOURCE_READS.codes)
+            return value, frozenset(self.read_now | SOURCE_READS.codes)
         finally:
-            self._read, SOURCE_READS.codes = outer, around
+            self.read_now, SOURCE_READS.codes = outer, around
 
 
 def noted(trace: Trace, recall: Recall) -> Noted:
@@ -123,7 +123,7 @@ def _noted(name: str) -> property:
     member = vars(Trace)[name]
 
     def read(self: Noted) -> object:
-        self._read.add(name)
+        self.read_now.add(name)
         return member.__get__(self)
 
     return property(read, member.__set__)
