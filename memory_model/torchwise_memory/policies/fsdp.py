@@ -7,13 +7,15 @@ from functools import partial
 from typing import Any, cast
 
 from torchwise_memory.modules.base import Module
-from torchwise_memory.modules.native import visible
+from torchwise_memory.modules.native import attribute, visible
 from torchwise_memory.modules.parallel import Wrapper
 from torchwise_memory.operators.registry import Function, function_of, operator, registrations
 from torchwise_memory.policies.sharding import Order, Sharding, shard
 from torchwise_memory.runtime.dtypes import DType
 from torchwise_memory.runtime.world import World
 
+#: Among which hybrid strategies shard; between machines they replicate.
+CARDS_OF_A_MACHINE = 8
 #: auto_wrap_policy(module=, recurse=, nonwrapped_numel=) -> whether to go into it, or to wrap it
 WrapPolicy = Callable[..., object]
 
@@ -58,6 +60,31 @@ class MixedPrecisionPolicy(MixedPrecision):
         cast_forward_inputs: bool = True,
     ) -> None:
         super().init(w, param_dtype, reduce_dtype)
+
+
+class CPUOffload:
+    """`CPUOffload` (FSDP1): shards of parameters, and with them gradients and states, live on the host."""
+
+    native_name = "torch.distributed.fsdp.CPUOffload"
+
+    def __init__(self) -> None:
+        self.is_on = False
+
+    def init(self, w: World, offload_params: bool = False) -> None:
+        self.is_on = bool(offload_params)
+
+    @attribute("offload_params")
+    def offload_params(self, w: World) -> bool:
+        return self.is_on
+
+
+class CPUOffloadPolicy(CPUOffload):
+    """The same for FSDP2."""
+
+    native_name = "torch.distributed.fsdp.CPUOffloadPolicy"
+
+    def init(self, w: World, pin_memory: bool = True) -> None:
+        self.is_on = True
 
 
 class ModuleWrapPolicy:
@@ -105,16 +132,19 @@ class FullyShardedDataParallel(Wrapper):
         strategy = str(sharding_strategy)
         if "NO_SHARD" in strategy:
             return
-        if cpu_offload is not None:
-            w.assume("FSDP without CPU offload: shards stay on the card")
         param_dtype, reduce_dtype = (None, None) if mixed_precision is None else mixed_precision.types
+        processes = w.world_size
+        if "HYBRID" in strategy and processes > CARDS_OF_A_MACHINE:
+            w.assume(f"hybrid sharding divides among the {CARDS_OF_A_MACHINE} cards of a machine")
+            processes = CARDS_OF_A_MACHINE
         sharding = Sharding(
-            w.world_size,
+            processes,
             param_dtype,
             reduce_dtype,
             reshard_after_forward="GRAD_OP" not in strategy,
             copies_out=False,
             prefetches=backward_prefetch is not None,
+            offload=isinstance(cpu_offload, CPUOffload) and cpu_offload.is_on,
         )
         order = Order()
         if auto_wrap_policy is not None:
@@ -145,7 +175,8 @@ def fully_shard(
     for item in modules:
         is_root = any(inner.policies for _, inner in item.walk() if inner is not item)
         reshard = not is_root if reshard_after_forward is None else bool(reshard_after_forward)
-        shard(w, item, Sharding(w.world_size, param_dtype, reduce_dtype, reshard))
+        offload = isinstance(offload_policy, CPUOffload) and offload_policy.is_on
+        shard(w, item, Sharding(w.world_size, param_dtype, reduce_dtype, reshard, offload=offload))
     return cast(object, module)
 
 
@@ -223,4 +254,11 @@ def _is_one_of(module: Module, classes: list[object]) -> bool:
     return module.native_name in names
 
 
-FSDP = (MixedPrecision, MixedPrecisionPolicy, ModuleWrapPolicy, FullyShardedDataParallel)
+FSDP = (
+    MixedPrecision,
+    MixedPrecisionPolicy,
+    CPUOffload,
+    CPUOffloadPolicy,
+    ModuleWrapPolicy,
+    FullyShardedDataParallel,
+)

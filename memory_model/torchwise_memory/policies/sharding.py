@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass
+from math import prod
 from typing import Any, cast
 
 from torchwise_memory.modules.base import Module
@@ -67,6 +68,11 @@ class ShardedUnit:
         ready = _Ready(weakref.ref(self))
         for parameter in parameters:
             parameter.accumulated_hooks = [*(parameter.accumulated_hooks or ()), ready]
+
+    def whole_numel(self, parameter: Tensor) -> int:
+        """Elements of one of the unit's parameters when it is gathered."""
+        shapes = dict(zip(map(id, self.parameters), self.whole_shapes, strict=True))
+        return prod(shapes[id(parameter)])
 
     def enter(self, w: World, module: Module) -> None:
         if not self.in_backward:
@@ -214,6 +220,20 @@ class _Before:
         if unit is not None:
             unit.before_backward(w)
         return None
+
+
+def is_sharded(parameter: Tensor) -> bool:
+    """Whether a parameter belongs to a unit that was sharded."""
+    return any(isinstance(hook, _Ready) for hook in parameter.accumulated_hooks or ())
+
+
+def whole_numel(parameter: Tensor) -> int:
+    """Elements of a parameter before it was divided."""
+    for hook in parameter.accumulated_hooks or ():
+        unit = hook.unit() if isinstance(hook, _Ready) else None
+        if unit is not None:
+            return unit.whole_numel(parameter)
+    return parameter.numel
 
 
 def shard(w: World, module: Module, sharding: Sharding, order: Order | None = None) -> ShardedUnit | None:

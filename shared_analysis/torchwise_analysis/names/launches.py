@@ -178,13 +178,14 @@ def lines_for(main: str, roots: tuple[str, ...]) -> tuple[LaunchLine, ...]:
 
 
 def _stamp(main: str, roots: tuple[str, ...]) -> tuple[int, ...]:
-    """Changes when a file of the folders that are looked into is added or taken away."""
+    """Changes when a text that may hold launch lines is edited, added or taken away."""
     found: list[int] = []
-    for folder in (os.path.dirname(os.path.abspath(main)), *roots):
+    for path in (main, *(path for path, _ in _texts(os.path.abspath(main), roots))):
         try:
-            found.append(os.stat(folder).st_mtime_ns)
+            about = os.stat(path)
         except OSError:
-            found.append(0)
+            continue
+        found += (about.st_mtime_ns, about.st_size)
     return tuple(found)
 
 
@@ -291,7 +292,8 @@ def _folders_of_scripts(near: str) -> list[str]:
 def _in_text(text: str, names: _Names, path: str, shown: str) -> list[LaunchLine]:
     found: list[LaunchLine] = []
     variables: dict[str, str] = {}
-    joined = _CONTINUED.sub(lambda match: " " + "\x00" * match.group().count("\n"), text)
+    plain_text = text.replace("\x00", " ")
+    joined = _CONTINUED.sub(lambda match: " " + "\x00" * match.group().count("\n"), plain_text)
     line = 1
     for row in joined.split("\n"):
         plain = row.replace("\x00", " ")

@@ -132,12 +132,12 @@ class _Question:
         }
         estimates: list[Estimate] = []
         for measured in chosen:
-            estimate = _answer(measured, facts, others, self.cards, notes, start.processes)
+            estimate = _answer(measured, facts, others, self.cards, notes, facts.processes)
             wants = self.request.with_remedies and self.is_asked_for(start)
             if wants and measured.kind is Kind.TRAINING and not self.has_enough():
                 estimate = replace(estimate, remedies=remedies_of(measured, facts, run, self.has_enough))
             launch = None if start.launch is None else shown(start.launch)
-            estimates.append(replace(estimate, launch=launch, gpus_used=start.processes))
+            estimates.append(replace(estimate, launch=launch, gpus_used=facts.processes))
         return estimates
 
     def unanswered(self, starts: list[Start], facts: Facts) -> Unanswered:

@@ -65,6 +65,8 @@ class Facts:
     read_files: tuple[str, ...] = ()
     micro_batch: tuple[fields.Literal, ...] = ()
     seen: frozenset[str] = frozenset()
+    # over how many processes the work was shared
+    processes: int = 1
     failure: str = ""
     failed_at: Origin | None = None
     # where the script left by `sys.exit`, if it did
@@ -210,3 +212,4 @@ def _collect(facts: Facts, it: Interpreter, path: str) -> None:
     }
     facts.read_files = tuple(it.library.imports.read)
     facts.seen = frozenset(it.library.met)
+    facts.processes = it.world.world_size

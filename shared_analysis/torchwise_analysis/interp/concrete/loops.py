@@ -157,7 +157,9 @@ class Watch:
             self.steps = loops.steps
             self.calls = _calls(it)
             self.backwards = loops.backwards
-            start(it)
+            if loops.open == 1:
+                # else a loop around this one is being measured, of which each round takes a single step here
+                start(it)
             return False
         loops.open -= 1
         # several optimizers (a GAN's) step once for each of their backward passes

@@ -55,6 +55,8 @@ from torchwise_memory.modules.native import NativeAttribute, NativeClass, native
 from torchwise_memory.operators.registry import Function as NativeFunction
 from torchwise_memory.optimizers.base import Optimizer
 from torchwise_memory.optimizers.scaling import GradScaler, Scheduler
+from torchwise_memory.policies.fsdp import FullyShardedDataParallel
+from torchwise_memory.policies.sharding import whole_numel
 from torchwise_memory.report import Origin
 from torchwise_memory.runtime.contexts import Autocast
 from torchwise_memory.runtime.device import Device, device_of
@@ -303,7 +305,14 @@ class Library:
             return self.functions[name]
         if name in FUNCTIONS:
             function = FUNCTIONS[name]
-            made = Builtin(name, lambda it, a, k: self.invoke(function, a, k))
+            shards = name.endswith(".fully_shard")
+
+            def call(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+                if shards:
+                    training.processes(it, None, "FSDP shards")
+                return self.invoke(function, args, keywords)
+
+            made = Builtin(name, call)
             self.functions[name] = made
             return made
         if name in CLASSES:
@@ -349,6 +358,8 @@ class Library:
         receiver = args.pop(0)
         if isinstance(receiver, Optimizer):
             self._note_optimizer(native, args, keywords)
+        if isinstance(receiver, FullyShardedDataParallel):
+            training.processes(self.it, None, "FSDP shards")
         given = [self.argument(v, native.name) for v in args]
         self._refuse_surplus(native, keywords)
         named = {n: self.argument(v, native.name) for n, v in keywords.items()}
@@ -467,8 +478,8 @@ class Library:
             name = " + ".join(f"{count} x {one}" if count > 1 else one for one, count in names.items())
             origin = next((place for ref, place in self.models if ref() is trained[0]), origin)
         return Counted(
-            sum(p.numel for p in parameters.values()),
-            sum(p.numel for p in parameters.values() if p.requires_grad),
+            sum(whole_numel(p) for p in parameters.values()),
+            sum(whole_numel(p) for p in parameters.values() if p.requires_grad),
             str(name),
             origin,
             next(iter(parameters.values())).dtype.name,

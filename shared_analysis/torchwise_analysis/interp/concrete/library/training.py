@@ -33,6 +33,7 @@ from torchwise_analysis.interp.concrete.values import (
 )
 from torchwise_analysis.source import nodes
 from torchwise_memory.modules.base import Module
+from torchwise_memory.policies.sharding import is_sharded
 from torchwise_memory.report import Origin
 from torchwise_memory.runtime.ledger import StorageKind
 from torchwise_memory.runtime.tensor import Tensor
@@ -71,6 +72,8 @@ TRAINER_MODULES = frozenset(
     )
 )
 TRAINER = "transformers.trainer"
+#: Over how many processes a model may be sharded where nothing says it; the first is taken.
+PROCESSES = (8, 1)
 
 _SUBMODULES = frozenset(
     {
@@ -199,6 +202,8 @@ def helpers() -> dict[str, Value]:
         "note_settings": _note_settings,
         "note_loader": _note_loader,
         "processes": lambda it, a, k: it.world.world_size,
+        "runs_over": _runs_over,
+        "is_sharded": lambda it, a, k: isinstance(a[0], Tensor) and is_sharded(a[0]),
         "padded_mask": _padded_mask,
         "forward_parameters": _forward_parameters,
         "fields_of_library": _fields_of_library,
@@ -292,6 +297,30 @@ def _choose(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
             raise Stopped(f"{option.why} is not known and decides about the length of sequences", it.origin())
         found.append(option)
     return it.choose(text.text_of(it, name), tuple(dict.fromkeys(found)), text.text_of(it, sentence))
+
+
+def _runs_over(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    """`__runs_over__(stated, what)`: how many processes share the work, from now on.
+
+    As the script is launched, else as a setting states it, else 1; a choice where `what` is shared and nothing
+    says over how many.
+    """
+    stated, what = args
+    return processes(it, stated, what if isinstance(what, str) else "")
+
+
+def processes(it: Interpreter, stated: Value, what: str) -> int:
+    """See `_runs_over`. Also what a program's own calls of sharding ask for."""
+    launch = it.launch
+    if launch is not None and (launch.processes > 1 or launch.starts_one_process):
+        return it.world.world_size
+    if isinstance(stated, int) and not isinstance(stated, bool) and stated > 1:
+        it.world.world_size = int(stated)
+    elif what and (it.world.world_size == 1 or "world_size" in it.chosen):
+        sentence = f"{what} over {{}} processes: nothing says over how many"
+        chosen = it.choose("world_size", PROCESSES, sentence)
+        it.world.world_size = int(chosen) if isinstance(chosen, int) else 1
+    return it.world.world_size
 
 
 def _padded_mask(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:

@@ -126,6 +126,8 @@ def _launcher(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
     value = line.launcher_option(f"--{name}")
     if value is not None:
         return scalar(value) if name != "mixed_precision" else value
+    if f"--{name}" in line.before:
+        return True
     path = line.launcher_option("--config_file", "--config-file")
     if path is None:
         return None
