@@ -156,8 +156,8 @@ def execute(w: World, config: dict[str, Any]) -> None:
     (infer if config.get("mode") == "inference" else train)(w, config)
 
 
-FAMILY_  # adapters are replaced library text, which the other package interprets
-ROWS = [
+# adapters are replaced library text, which the other package interprets
+FAMILY_ROWS = [
     row
     for row in ROWS
     if row["config"].get("model_type") in families.FAMILIES and not row["config"].get("lora")
