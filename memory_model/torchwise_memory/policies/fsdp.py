@@ -146,10 +146,10 @@ class FullyShardedDataParallel(Wrapper):
             prefetches=backward_prefetch is not None,
             offload=isinstance(cpu_offload, CPUOffload) and cpu_offload.is_on,
         )
-        order = Order()
         if auto_wrap_policy is not None:
-            _wrap(w, module, _decider(w, auto_wrap_policy), sharding, order, only_children=True)
-        shard(w, module, sharding, order)
+            _wrap(w, module, _decider(w, auto_wrap_policy), sharding, Order(), only_children=True)
+        # units that were wrapped by hand before come into the root's order
+        shard(w, module, sharding)
 
     @visible("clip_grad_norm_")
     def clip_grad_norm_(self, w: World, max_norm: Any, norm_type: float = 2.0) -> Any:

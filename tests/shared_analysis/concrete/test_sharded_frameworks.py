@@ -224,7 +224,8 @@ def stage(number: int) -> str:
 
 
 # float32 inputs of a bfloat16 model: the engine casts nothing, so the network does
-CAST = NET.replace("    def forward(self, inputs, labels=None):", "    def forward(self, inputs, labels=None):\n        inputs = inputs.bfloat16()")  # fmt: skip
+FORWARD = "    def forward(self, inputs, labels=None):\n"
+CAST = NET.replace(FORWARD, FORWARD + "        inputs = inputs.bfloat16()\n")
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
@@ -274,3 +275,84 @@ def test_what_cannot_be_followed_stops_by_name(
     tmp_path: Path, script: str, files: dict[str, str], said: str
 ) -> None:
     assert said in message(tmp_path, script, **files)
+
+
+# --------------------------------------------------------------------------- Lightning and Fabric
+
+LIGHTNING = (
+    NET
+    + """
+import lightning as L
+from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy
+
+class Task(L.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = Net()
+
+    def training_step(self, batch, index):
+        return self.net(batch["inputs"], batch["labels"])["loss"]
+
+    def configure_optimizers(self):
+        return torch.optim.AdamW(self.parameters(), lr=1e-3)
+
+trainer = L.Trainer(max_epochs=1, gradient_clip_val=1.0, %s)
+trainer.fit(Task(), torch.utils.data.DataLoader(Data(), batch_size=64))
+"""
+)
+FABRIC = (
+    NET
+    + """
+from lightning.fabric import Fabric
+from lightning.fabric.strategies import FSDPStrategy
+fabric = Fabric(%s)
+fabric.launch()
+model = fabric.setup_module(Net())
+optimizer = fabric.setup_optimizers(torch.optim.AdamW(model.parameters(), lr=1e-3))
+loader = fabric.setup_dataloaders(torch.utils.data.DataLoader(Data(), batch_size=64))
+for batch in loader:
+    loss = model(batch["inputs"], batch["labels"])["loss"]
+    fabric.backward(loss)
+    fabric.clip_gradients(model, optimizer, max_norm=1.0)
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+)
+PREFETCHING = BY_HAND.replace(", backward_prefetch=None", "")
+
+
+@pytest.mark.parametrize("script", [LIGHTNING, FABRIC])
+def test_lightnings_fsdp_is_that_of_the_wrapper_by_hand(tmp_path: Path, script: str) -> None:
+    found = plain(tmp_path, script % "devices=4, strategy=FSDPStrategy(auto_wrap_policy={Block})")
+    by_hand = launched(tmp_path, PREFETCHING)
+    assert found.gpus_used == 4
+    assert abs(point(found) - point(by_hand)) <= 0.01 * point(by_hand)
+
+
+@pytest.mark.parametrize("script", [LIGHTNING, FABRIC])
+@pytest.mark.parametrize("devices", ["devices=4", "devices=[0, 1]", "devices='2'", "devices=1, num_nodes=2"])
+def test_lightnings_replicas_hold_buckets(tmp_path: Path, script: str, devices: str) -> None:
+    alone = plain(tmp_path, script % "devices=1")
+    found = plain(tmp_path, script % f"{devices}, strategy='ddp'")
+    assert found.gpus_used > 1
+    assert found.parameters is not None
+    assert 0.9 * found.parameters * 4 < point(found) - point(alone) < 1.1 * found.parameters * 4
+
+
+def test_gradients_may_be_views_of_the_buckets(tmp_path: Path) -> None:
+    alone = plain(tmp_path, LIGHTNING % "devices=1")
+    found = plain(tmp_path, LIGHTNING % "devices=2, strategy=DDPStrategy(gradient_as_bucket_view=True)")
+    assert abs(point(found) - point(alone)) < 0.05 * point(alone)
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_lightnings_deepspeed_divides_by_stage(tmp_path: Path, number: int) -> None:
+    options = f"devices=4, strategy='deepspeed_stage_{number}', precision='bf16-mixed'"
+    found = plain(tmp_path, LIGHTNING % options)
+    assert found.gpus_used == 4
+    assert found.parameters is not None
+    assert found.breakdown["optimizer"] < found.parameters * 8 / 3
+
+
+def test_a_strategy_that_is_not_followed_stops_by_name(tmp_path: Path) -> None:
+    assert "xla" in message(tmp_path, LIGHTNING % "devices=4, strategy='xla'")

@@ -302,8 +302,8 @@ def _choose(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
 def _runs_over(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
     """`__runs_over__(stated, what)`: how many processes share the work, from now on.
 
-    As the script is launched, else as a setting states it, else 1; a choice where `what` is shared and nothing
-    says over how many.
+    As the script is launched, else as a setting states it, else 1; a choice where `what` is shared and
+    nothing says over how many.
     """
     stated, what = args
     return processes(it, stated, what if isinstance(what, str) else "")
