@@ -21,8 +21,19 @@ def main() -> int:
         status = _INTERRUPTED
     if status == _INTERRUPTED:
         # at once: what still works in other threads is for nobody, and nothing of it may be written
+        _end_children()
         os._exit(_INTERRUPTED)
     return status
+
+
+def _end_children() -> None:
+    """Processes that were being started when the interruption came."""
+    if "multiprocessing" in sys.modules:
+        from multiprocessing import active_children
+
+        for child in active_children():
+            child.kill()
+            child.join()
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -18,8 +19,10 @@ from torchwise_analysis.findings import Finding, Place
 from torchwise_analysis.names.environment import library_folders
 from torchwise_analysis.names.project import Project, project_roots
 from torchwise_analysis.plugins import plugins
+from torchwise_analysis.policy import at_least_confidence
 from torchwise_analysis.settings import Settings, matches_any
 from torchwise_analysis.source.collector import collector_paused
+from torchwise_memory.report import PlanField
 
 if TYPE_CHECKING:
     from torchwise_analysis.fixes import SourceFile
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
     from torchwise_analysis.interp.abstract.trace import Silence, Trace
     from torchwise_analysis.plan import EstimateRequest
     from torchwise_analysis.source.nodes import Module, Span
-    from torchwise_memory.report import Estimate, PlanField, Unanswered
+    from torchwise_memory.report import Estimate, Unanswered
 
 logger = logging.getLogger(__name__)
 
@@ -186,10 +189,14 @@ class Engine:
         return replace(report, findings=findings, problems=(*problems, *report.problems))
 
     def with_verified_fixes(
-        self, document: Analysable, report: CheckReport, stop: Stop = never
+        self, document: Analysable, report: CheckReport, stop: Stop = never, *, in_callees: bool = False
     ) -> CheckReport:
         """The report with those edits only that leave a file which parses, without the finding and without a
-        new one; others become advice."""
+        new one; others become advice.
+
+        in_callees: try those of findings that are shown, too, that change another file of the project, which
+        the document calls.
+        """
         from torchwise_analysis.fixes import SourceFile
         from torchwise_analysis.rules import verified
 
@@ -202,6 +209,9 @@ class Engine:
                 report.findings,
                 lambda path, text: self._reanalyse(path, text, stop, report.reached_elsewhere),
             )
+            if in_callees:
+                elsewhere = self._verified_elsewhere(file, report, stop)
+                findings = tuple(elsewhere.get(number, finding) for number, finding in enumerate(findings))
         except Exception as error:  # a finding without its fix is still right
             without = tuple(replace(finding, fixes=()) for finding in report.findings)
             problem = _failure(document.path, "verifying fixes", error)
@@ -258,6 +268,61 @@ class Engine:
             return None
         return self._judge(changed, stop, reached).findings
 
+    def _verified_elsewhere(
+        self, document: SourceFile, report: CheckReport, stop: Stop
+    ) -> dict[int, Finding]:
+        """The findings that lie in files which the document calls, by their number, with what holds there."""
+        from torchwise_analysis.rules import verified
+
+        by_path: dict[str, list[int]] = {}
+        for number, finding in enumerate(report.findings):
+            is_shown = at_least_confidence(finding.confidence, self.settings.min_confidence)
+            is_elsewhere = finding.place.path != document.path
+            if is_shown and is_elsewhere and any(fix.edits for fix in finding.fixes):
+                by_path.setdefault(finding.place.path, []).append(number)
+        found: dict[int, Finding] = {}
+        for path, numbers in sorted(by_path.items()):
+            other = self._callee(path)
+            if other is None:
+                continue
+            before = self._seen_together(document, report, other, stop)
+            done = verified(
+                other,
+                [report.findings[number] for number in numbers],
+                partial(self._reanalyse_callee, document, report, stop),
+                before,
+            )
+            found.update(zip(numbers, done, strict=True))
+        return found
+
+    def _callee(self, path: str) -> SourceFile | None:
+        """A file of the project whose text may be tried otherwise: notebooks and broken files may not."""
+        from torchwise_analysis.fixes import SourceFile
+
+        is_own = path.endswith(".py") and not self.project.describe(path).is_library
+        text = self.project.text(path) if is_own else None
+        other = None if text is None else SourceFile(path, text, lower=self.project.lowered)
+        return None if other is None or other.module.problems else other
+
+    def _reanalyse_callee(
+        self, document: SourceFile, report: CheckReport, stop: Stop, path: str, text: str
+    ) -> tuple[Finding, ...] | None:
+        from torchwise_analysis.fixes import SourceFile
+
+        with self.project.holding(path, text):
+            changed = SourceFile(path, text, lower=self.project.lowered)
+            if changed.module.problems:
+                return None
+            return self._seen_together(document, report, changed, stop)
+
+    def _seen_together(
+        self, document: SourceFile, report: CheckReport, callee: SourceFile, stop: Stop
+    ) -> tuple[Finding, ...]:
+        """What is found from the document, and in the file that it calls."""
+        from_document = self._judge(document, stop, report.reached_elsewhere)
+        called = frozenset(key for key in from_document.reached if key[0] == callee.path)
+        return (*from_document.findings, *self._judge(callee, stop, called).findings)
+
     def _others(self, trace: Trace) -> tuple[SourceFile, ...]:
         from torchwise_analysis.fixes import SourceFile
 
@@ -290,7 +355,7 @@ def check_together(
     """Check files that may call each other: a report for each, in their order, whatever that order is."""
     reports = check_together_quickly(documents, stop, advance)
     return [
-        engine.with_verified_fixes(document, report, stop)
+        engine.with_verified_fixes(document, report, stop, in_callees=True)
         for (engine, document), report in zip(documents, reports, strict=True)
     ]
 

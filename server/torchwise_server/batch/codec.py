@@ -56,7 +56,7 @@ def _decoder(hint: Any) -> Decoder:
         return _plain(hint)
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
-        return _optional([_decoder(one) for one in inner if one is not NoneType])
+        return _any_of([_decoder(one) for one in inner])
     if origin in (tuple, frozenset):
         if origin is frozenset or (len(inner) == 2 and inner[1] is Ellipsis):
             return _many(origin, _decoder(inner[0]))
@@ -81,10 +81,18 @@ def _plain(kind: type) -> Decoder:
     return decode
 
 
-def _optional(decoders: list[Decoder]) -> Decoder:
-    if len(decoders) != 1:
-        raise TypeError("no code for unions")
-    return lambda data: None if data is None else decoders[0](data)
+def _any_of(decoders: list[Decoder]) -> Decoder:
+    """The first that takes it; each plain type takes nothing but itself."""
+
+    def decode(data: Any) -> Any:
+        for one in decoders:
+            try:
+                return one(data)
+            except (TypeError, ValueError, KeyError, IndexError):
+                continue
+        raise ValueError("none of the types that are expected")
+
+    return decode
 
 
 def _many(kind: Callable[[list[Any]], Any], decoder: Decoder) -> Decoder:

@@ -243,7 +243,7 @@ class Analyst:
         shared = SourceFile(document.path, document.text, lower=project.lowered)
         with collector_paused():
             report = engine.check_quickly(shared, reached_elsewhere=called, memory=memory)
-            report = engine.with_verified_fixes(shared, report, never)
+            report = engine.with_verified_fixes(shared, report, never, in_callees=True)
         problems = (*reading.problems, *report.problems)
         answer = Answer(
             is_read=True,

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -147,6 +148,23 @@ class Project:
         self._texts[path] = text
         self._modules[path] = lower_text(path, text)
         self.version += 1
+
+    @contextmanager
+    def holding(self, path: str, text: str) -> Generator[None, None, None]:
+        """What the file `path` is taken to hold for a while."""
+        had_text, had_module = path in self._texts, path in self._modules
+        before_text, before_module = self._texts.get(path), self._modules.get(path)
+        self.substitute(path, text)
+        try:
+            yield
+        finally:
+            self._texts.pop(path)
+            self._modules.pop(path)
+            if had_text:
+                self._texts[path] = before_text
+            if had_module:
+                self._modules[path] = before_module
+            self.version += 1
 
     def lowered(self, path: str, text: str) -> Module:
         """The module of a text that is checked as the file `path`: one object with what its importers get."""
