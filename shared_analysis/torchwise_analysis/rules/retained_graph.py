@@ -430,8 +430,12 @@ def _outlives(store: Store, backward: Backward) -> bool:
 
 
 def _is_proven(store: Store, backwards: Sequence[Backward]) -> bool:
-    """Did the backwards run over this very value, if an unseen call gave it beside others?"""
-    parts = {mark for mark in store.value.taint if mark.startswith(PART)}
+    """Did the backwards run over this very value, if an unseen call gave it beside others?
+
+    Of several such calls the last one gave it: it only used what the others gave.
+    """
+    last = f"{PART}{max(store.passes)}:"
+    parts = {mark for mark in store.value.taint if mark.startswith(last)}
     return not parts or any(
         backward.loss is not None and parts & backward.loss.taint for backward in backwards
     )

@@ -14,7 +14,7 @@ from torchwise_analysis.fixes import (
     statements,
 )
 from torchwise_analysis.interp.abstract.events import Forward, GraphCut, LossCall, ModeChange
-from torchwise_analysis.interp.abstract.loops import Caller, LoopKind
+from torchwise_analysis.interp.abstract.loops import LoopKind
 from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.interp.abstract.values import Kind, Obj, Tensor, Value, alternatives
 from torchwise_analysis.policy import weaker
@@ -375,15 +375,18 @@ def _is_only_read(trace: Trace, forward: Forward) -> bool:
     """Does a module that is trained elsewhere run here for numbers alone?
 
     Its results are taken out of the graph and go neither into a loss nor into another forward that trains,
-    nor is this very call a training step on another path.
+    nor is this very call a training step on another path, or under a caller that other runs come from. A part
+    that was not followed to its end says nothing.
     """
     if not trace.trained_modules & set(trace.lineage(forward.module.id)):
         return False
     if forward.pass_ not in trace.once("read passes", lambda: _read_passes(trace)):
         return False
-    if forward.pass_ in trace.returned_passes | trace.stored_passes:
+    if forward.pass_ in trace.returned_passes | trace.stored_passes or trace.is_cut_short(forward):
         return False
-    return (forward.place, forward.calls) not in trace.once("training calls", lambda: _training_calls(trace))
+    training = trace.once("training calls", lambda: _training_calls(trace)).get(forward.place, ())
+    judged = tuple(call.place for call in forward.calls)
+    return not any(calls[len(calls) - len(judged) :] == judged for calls in training)
 
 
 def _read_passes(trace: Trace) -> frozenset[int]:
@@ -401,9 +404,14 @@ def _tensors(value: Value) -> Iterator[Tensor]:
     return (one for one in alternatives(value) if isinstance(one, Tensor))
 
 
-def _training_calls(trace: Trace) -> frozenset[tuple[Place, tuple[Caller, ...]]]:
+def _training_calls(trace: Trace) -> dict[Place, set[tuple[Place, ...]]]:
+    """How the forwards of each place that train were called."""
     passes = trace.used | trace.escaped_passes
-    return frozenset((f.place, f.calls) for f in trace.forwards if f.pass_ in passes)
+    found: dict[Place, set[tuple[Place, ...]]] = {}
+    for forward in trace.forwards:
+        if forward.pass_ in passes:
+            found.setdefault(forward.place, set()).add(tuple(call.place for call in forward.calls))
+    return found
 
 
 def _switch(trace: Trace, forward: Forward) -> ModeChange | None:

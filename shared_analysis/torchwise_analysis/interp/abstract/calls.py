@@ -415,7 +415,7 @@ def _budgeted(
             m.aborted[function.key] = m.aborted.get(function.key, 0) + 1
         m.state.rollback(mark)
         m.alive, m.guards = True, guards
-        m.counts.not_analysed.append((m.place(node), f"`{function.name}` is too large to follow from here"))
+        m.cut_short(m.place(node), f"`{function.name}` is too large to follow from here")
     finally:
         m.cap = whole
     return _given_up(m, function, arguments, node)

@@ -53,7 +53,7 @@ def contained(m: Machine, place: Place, body: Callable[[], None]) -> None:
     except DeadPathError:
         m.count("dead_paths")
     except OutOfFuelError:
-        m.counts.not_analysed.append((place, "too large to follow to the end"))
+        m.cut_short(place, "too large to follow to the end", is_entry=True)
     except RecursionError:
         m.counts.not_analysed.append((place, "nested too deeply"))
     except StoppedError:

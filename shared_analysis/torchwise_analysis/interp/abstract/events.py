@@ -610,6 +610,16 @@ class FunctionEntered(Event):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class CutShort(Event):
+    """The fuel ran out: a callee, called at `place`, was given up, or the rest of the entry when `is_entry`.
+
+    What comes of the values that were made in there is not known.
+    """
+
+    is_entry: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class ApiCall(Event):
     """Any call of a resolved library function or constructor that is no pure tensor operation.
 

@@ -917,8 +917,14 @@ def unpack(m: Machine, value: va.Value, targets: tuple[nd.Expr, ...], node: nd.N
 
 
 def part_of(value: va.Tensor, name: str) -> va.Tensor:
-    """A part of what an unseen call gave: that it has a graph only shows when a backward runs over it."""
-    return replace(value, taint=value.taint | {f"{va.PART}{name}"})
+    """A part of what an unseen call gave: that it has a graph only shows when a backward runs over it.
+
+    The mark names the call, by its pass: what a later call gives is marked as a part of that one as well.
+    """
+    call = f"{va.PART}{max(value.passes, default=0)}:"
+    own = {mark for mark in value.taint if mark.startswith(call)}
+    marks = {f"{mark}.{name}" for mark in own} or {f"{call}{name}"}
+    return replace(value, taint=value.taint - own | marks)
 
 
 def _row(m: Machine, value: va.Value, count: int) -> tuple[va.Value, ...]:

@@ -510,6 +510,12 @@ class Machine:
         self.events.append(event)
         return event
 
+    def cut_short(self, place: Place, reason: str, is_entry: bool = False) -> None:
+        """Count and record that something is not followed to its end, however many events there are."""
+        self.counts.not_analysed.append((place, reason))
+        order = (self.number * RUN_LENGTH) + len(self.events)
+        self.events.append(ev.CutShort(order, place, self.scene(), is_entry))
+
     # ------------------------------------------------------------------ static facts, by node
 
     def body_facts(self, body: nd.Block) -> BodyFacts:

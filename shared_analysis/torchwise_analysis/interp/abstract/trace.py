@@ -310,6 +310,11 @@ class Trace:
         """Does the event stand in a loop that is not an implicit call loop?"""
         return any(not t.loop.is_call and t.loop.kind is not LoopKind.CLOSURE for t in event.loops)
 
+    def is_cut_short(self, event: ev.Event) -> bool:
+        """Did the fuel run out behind the event, in the entry or in a callee that it happened in?"""
+        cuts = self.once("cuts", lambda: _by_entry(self.of(ev.CutShort)))
+        return any(cut.order > event.order and _holds(cut, event) for cut in cuts.get(event.scene.entry, ()))
+
     def training_loops(self) -> frozenset[Place]:
         """Places of loops in which a step happens."""
         return self.once(
@@ -416,6 +421,22 @@ class Trace:
 
 def _order(event: ev.Event) -> int:
     return event.order
+
+
+def _by_entry(cuts: Iterable[ev.CutShort]) -> dict[ev.Entry, list[ev.CutShort]]:
+    found: dict[ev.Entry, list[ev.CutShort]] = {}
+    for cut in cuts:
+        found.setdefault(cut.scene.entry, []).append(cut)
+    return found
+
+
+def _holds(cut: ev.CutShort, event: ev.Event) -> bool:
+    """Is the event one of the entry or of the call that was given up?"""
+    depth = len(cut.calls)
+    if cut.is_entry:
+        return True
+    is_deeper = len(event.calls) > depth and event.calls[:depth] == cut.calls
+    return is_deeper and event.calls[depth].place == cut.place
 
 
 def _by_place(events: Iterable[E]) -> dict[Place, list[E]]:

@@ -147,7 +147,7 @@ class Cut(NamedTuple):
     passes: frozenset[int]
 
 
-PART = "part:"  # taint of a part of what an unseen call gave, with its number or name
+PART = "part:"  # taint of a part of what an unseen call gave, with its pass and its number or name
 
 
 @dataclass(frozen=True, slots=True, eq=False)
