@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import json
 import os
 import re
 import subprocess
 import sys
+import sysconfig
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import jsonschema  # type: ignore[import-untyped]
 import pytest
 import yaml  # type: ignore[import-untyped]
+
+from torchwise_server.cli import init
 
 ROOT = Path(__file__).parents[2]
 ACTION: dict[str, Any] = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
@@ -48,9 +54,13 @@ class Runner:
     folder: Path
     temp: Path
     inputs: dict[str, str]
+    installs: Path | None = None
+    python: Path = Path(sys.executable)
+    uploaded: dict[str, Any] | None = None
     event: dict[str, str] = field(default_factory=dict)
     steps: dict[str, dict[str, str]] = field(default_factory=dict)
     log: str = ""
+    said: dict[str, str] = field(default_factory=dict)
     used: list[str] = field(default_factory=list)
 
     def value(self, expression: str) -> str:
@@ -79,15 +89,17 @@ class Runner:
     def run(self, step: dict[str, Any]) -> int:
         output, summary, path = (self.temp / name for name in ("output", "summary", "path"))
         output.write_text("")
-        bin_ = self.temp / "bin"
+        folders = [str(self.temp / "bin")]
+        if path.exists():  # what steps add for the steps behind them
+            folders = [*path.read_text().split(), *folders]
         environment = {
             **os.environ,
-            "PATH": f"{bin_}:{os.environ['PATH']}",
+            "PATH": ":".join((*folders, os.environ["PATH"])),
             "RUNNER_TEMP": str(self.temp),
             "GITHUB_OUTPUT": str(output),
             "GITHUB_STEP_SUMMARY": str(summary),
             "GITHUB_PATH": str(path),
-            "GITHUB_ACTION_PATH": str(ROOT),
+            "GITHUB_ACTION_PATH": str(self.installs or ROOT),
             "GH_LOG": str(self.temp / "gh"),
             **{name: self.filled(str(value)) for name, value in step.get("env", {}).items()},
         }
@@ -102,24 +114,64 @@ class Runner:
             text=True,
         )
         self.log += done.stdout + done.stderr
+        self.said[step["name"]] = done.stdout + done.stderr
         pairs = (line.split("=", 1) for line in output.read_text().splitlines())
         self.steps[step.get("id", step["name"])] = dict(pairs)
         return done.returncode
 
     def play(self) -> int:
-        """All steps but the installation; the exit status of the first that fails."""
+        """All steps, the installation only if there is something to install; the status of the first that
+        fails."""
         for step in ACTION["runs"]["steps"]:
             if not self.is_wanted(step.get("if")):
                 continue
             if "uses" in step:
                 self.used.append(step["uses"])
+                if "setup-python" in step["uses"]:
+                    self.steps[step["id"]] = {"python-path": str(self.python)}
+                if "upload-sarif" in step["uses"]:
+                    self.uploaded = upload(Path(self.filled(step["with"]["sarif_file"])), self.folder)
                 continue
-            if step["name"] == "Install":
+            if step["name"] == "Install" and self.installs is None:
                 continue
             status = self.run(step)
             if status:
                 return status
         return 0
+
+
+def upload(file: Path, checkout: Path) -> dict[str, Any]:
+    """What code scanning takes in, refused as it refuses.
+
+    The limits are those of "SARIF support for code scanning" in GitHub's documentation.
+    """
+    packed = base64.b64encode(gzip.compress(file.read_bytes()))
+    assert len(packed) <= 10 << 20
+    log: dict[str, Any] = json.loads(gzip.decompress(base64.b64decode(packed)))
+    schema = json.loads((ROOT / "tests/data/sarif/sarif-2.1.0-rtm.4.json").read_text(encoding="utf-8"))
+    jsonschema.validate(log, schema, cls=jsonschema.Draft4Validator)
+    assert log["version"] == "2.1.0"
+    assert 1 <= len(log["runs"]) <= 20
+    for run in log["runs"]:
+        assert len(run["results"]) <= 25_000
+        assert len(run["tool"]["driver"]["rules"]) <= 25_000
+        for result in run["results"]:
+            assert result["partialFingerprints"]
+            assert len(result["locations"]) <= 1000
+            assert (
+                sum(
+                    len(one["locations"])
+                    for flow in result.get("codeFlows", ())
+                    for one in flow["threadFlows"]
+                )
+                <= 10_000
+            )
+            for location in result["locations"]:
+                place = location["physicalLocation"]
+                uri = place["artifactLocation"]["uri"]
+                lines = (checkout / uri).read_text().split("\n")
+                assert 1 <= place["region"]["startLine"] <= len(lines)
+    return log
 
 
 def git(folder: Path, *words: str) -> str:
@@ -152,10 +204,52 @@ def test_findings_fail_the_job_and_are_uploaded(runner: Runner) -> None:
     assert runner.play() == 1
     assert "::error file=old.py,line=10," in runner.log
     assert runner.used[-1].startswith("github/codeql-action/upload-sarif@")
-    log = json.loads(Path(runner.steps["check"]["sarif-file"]).read_text())
+    log = runner.uploaded
+    assert log is not None
     assert [each["ruleId"] for each in log["runs"][0]["results"]] == ["TW201"]
     assert "missing-zero-grad" in (runner.temp / "summary").read_text()
     assert runner.steps["check"]["status"] == "1"
+
+
+def python_without_an_index(folder: Path) -> Path:
+    """An interpreter whose environments have the libraries that torchwise needs, and no torchwise."""
+    python = folder / "python"
+    libraries = sysconfig.get_paths()["purelib"]
+    python.write_text(
+        f"""#!/bin/sh
+"{sys.executable}" "$@" || exit
+[ "$1 $2" = "-m venv" ] || exit 0
+"$3/bin/python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])' > "$3/where"
+echo '{libraries}' > "$(cat "$3/where")/libraries.pth"
+"""
+    )
+    python.chmod(0o755)
+    return python
+
+
+def test_the_first_step_installs_what_the_others_run(
+    runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All steps as they stand: a wheel in an environment of its own, then found on PATH."""
+    wheel_builder = pytest.importorskip("hatchling.builders.wheel")
+    (wheel,) = wheel_builder.WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_NO_DEPS", "1")
+    (runner.temp / "bin/torchwise").unlink()
+    runner.installs = Path(wheel)
+    runner.python = python_without_an_index(tmp_path)
+    runner.inputs |= {"estimate": "old.py", "gpus": "t4"}
+    assert runner.play() == 1, runner.log
+    assert runner.said["Install"] == ""
+    added = Path((runner.temp / "path").read_text().strip())
+    assert added.parent == runner.temp / "torchwise"
+    shown = subprocess.run(
+        [added / "python", "-c", "import torchwise_server; print(torchwise_server.__file__)"],
+        capture_output=True, text=True, cwd=tmp_path,
+    )  # fmt: skip
+    assert shown.stdout.startswith(str(runner.temp / "torchwise"))
+    assert "::error file=old.py,line=10," in runner.said["Check"]
+    assert "Tesla T4" in Path(runner.steps["estimate"]["summary-file"]).read_text()
 
 
 def test_nothing_found_passes(runner: Runner) -> None:
@@ -231,4 +325,17 @@ def test_the_action_is_whole() -> None:
     for step in ACTION["runs"]["steps"]:
         assert "uses" in step or (step["shell"] == "bash" and step["name"])
         if "uses" in step:
-            assert re.fullmatch(r"[\w-]+/[\w/-]+@v\d+", step["uses"])
+            assert re.fullmatch(r"[\w-]+/[\w/-]+@[0-9a-f]{40}", step["uses"])
+
+
+def test_foreign_actions_are_pinned_and_say_their_version() -> None:
+    """A tag can be moved to other code; a commit cannot. Everything that we hand out names the same ones."""
+    texts = [(ROOT / name).read_text(encoding="utf-8") for name in ("action.yml", "docs/ci.md")]
+    texts.append(init._GITHUB)
+    used = [line for text in texts for line in re.findall(r"uses: (\S+@.*)", text)]
+    foreign = [line for line in used if not line.startswith("torchwise/")]
+    assert len(foreign) >= 6
+    for line in foreign:
+        assert re.fullmatch(r"[\w/-]+@[0-9a-f]{40}  # v\d+\.\d+\.\d+", line), line
+    by_name = {line.partition("@")[0]: line for line in foreign}
+    assert set(by_name.values()) == set(foreign)
