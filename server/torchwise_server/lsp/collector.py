@@ -16,8 +16,10 @@ logger = logging.getLogger(__name__)
 
 # A pause this long is one in which somebody reads.
 _PAUSE_S = 2.0
-# Objects more than at the last collection, if there is no pause: what the library may have left in cycles.
+# Objects more than at the last collection, if there is no pause. The first times they are set aside unseen:
+# walking them takes longer than a keystroke may. The next pause walks everything.
 _MOST_NEW = 300_000
+_MOST_UNSEEN = 4
 # How often everything is walked, also what was kept by an earlier collection.
 _EVERYTHING_S = 600.0
 
@@ -28,6 +30,7 @@ class PauseCollector:
     def __init__(self) -> None:
         self._timer: asyncio.TimerHandle | None = None
         self._walked_all = time.monotonic()
+        self._unseen = 0  # times that objects were set aside unseen
 
     def start(self) -> None:
         """From now on nothing is collected but in pauses."""
@@ -41,16 +44,19 @@ class PauseCollector:
         if self._timer is not None:
             self._timer.cancel()
         if gc.get_count()[0] > _MOST_NEW:
-            self._collect()
-            return
+            if self._unseen == _MOST_UNSEEN:
+                self._collect()
+                return
+            gc.freeze()
+            self._unseen += 1
         self._timer = asyncio.get_running_loop().call_later(_PAUSE_S, self._collect)
 
     def _collect(self) -> None:
         self._timer = None
         began = time.perf_counter()
-        if time.monotonic() - self._walked_all > _EVERYTHING_S:
+        if self._unseen or time.monotonic() - self._walked_all > _EVERYTHING_S:
             gc.unfreeze()
-            self._walked_all = time.monotonic()
+            self._walked_all, self._unseen = time.monotonic(), 0
         found = gc.collect()
         gc.freeze()
         logger.debug("collected %d objects in %.0f ms", found, 1000 * (time.perf_counter() - began))

@@ -34,9 +34,13 @@ class Units:
 
     encoding: lsp.PositionEncodingKind | str = lsp.PositionEncodingKind.Utf16
 
+    @property
+    def counts_code_points(self) -> bool:
+        return self.encoding == lsp.PositionEncodingKind.Utf32
+
     def width(self, text: str) -> int:
         """How many units `text` takes."""
-        if text.isascii() or self.encoding == lsp.PositionEncodingKind.Utf32:
+        if text.isascii() or self.counts_code_points:
             return len(text)
         if self.encoding == lsp.PositionEncodingKind.Utf8:
             return len(text.encode("utf-8", "surrogatepass"))
@@ -44,7 +48,7 @@ class Units:
 
     def column(self, line: str, units: int) -> int:
         """The code point that holds unit number `units` of `line`; behind the line, its length."""
-        if line.isascii() or self.encoding == lsp.PositionEncodingKind.Utf32:
+        if line.isascii() or self.counts_code_points:
             return min(units, len(line))
         seen = 0
         for column, character in enumerate(line):

@@ -12,11 +12,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from lsprotocol import types as lsp
+
 from torchwise_analysis.engine import CheckStatistics
 from torchwise_analysis.findings import Finding, Place
+from torchwise_analysis.policy import Surface
 from torchwise_analysis.source.nodes import Span
 from torchwise_memory.report import Estimate, Unanswered
-from torchwise_server.lsp.convert import Located
+from torchwise_server.lsp.convert import Located, Units
 from torchwise_server.lsp.magics import without_magics
 from torchwise_server.lsp.text import Change, Position, Text, difference
 
@@ -87,6 +90,15 @@ class _Shift:
         return min(line, self.start)
 
 
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """Findings as they were last made for the client, under what options."""
+
+    findings: tuple[Finding, ...]
+    surface: Surface
+    by_uri: dict[str, list[lsp.Diagnostic]]
+
+
 class OpenDocument:
     """What the client has open, as one Python text that is analysed."""
 
@@ -100,6 +112,7 @@ class OpenDocument:
         self.estimated: Estimated | None = None
         self.lenses: tuple[tuple[str, int], ...] = ()  # titles and lines the client was last asked to show
         self.hinted: tuple[tuple[int, str], ...] = ()  # lines and texts of inlay hints, likewise
+        self.diagnostics: Shown | None = None
         self._shifts: deque[_Shift] = deque(maxlen=1000)
 
     @property
@@ -118,6 +131,10 @@ class OpenDocument:
     def position(self, uri: str, position: Position) -> Position | None:
         """A position in the client's document `uri` as one of the analysed text."""
         return position if uri == self.uri else None
+
+    def has_plain_columns(self, units: Units) -> bool:
+        """Whether columns are the same for the client, whatever stands in their lines."""
+        return units.counts_code_points or all(line.isascii() for line in self.text.lines)
 
     def line_of(self, uri: str, number: int) -> str:
         """A line of the client's document `uri`."""
@@ -195,6 +212,9 @@ class OpenNotebook(OpenDocument):
 
     def cell(self, uri: str) -> Cell | None:
         return self._cells.get(uri)
+
+    def has_plain_columns(self, units: Units) -> bool:  # noqa: ARG002 - and places move with the cells
+        return False
 
     def rearrange(self, start: int, removed: int, added: Iterable[str], cells: Mapping[str, Cell]) -> None:
         """Replace `removed` cells from number `start` on; `cells` brings the texts of new ones."""

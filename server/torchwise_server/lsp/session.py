@@ -245,7 +245,7 @@ class Session:
     def result_id(self, uri: str, items: list[lsp.Diagnostic]) -> str:
         """The same as long as the diagnostics of `uri` are."""
         last = self._results.get(uri)
-        if last is None or last[1] != items:
+        if last is None or (last[1] is not items and last[1] != items):
             self._result_number += 1
             last = self._results[uri] = (f"{self._name}-{self._result_number}", items)
         return last[0]

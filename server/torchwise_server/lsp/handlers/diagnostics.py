@@ -9,7 +9,7 @@ from lsprotocol import types as lsp
 from torchwise_analysis.findings import Finding
 from torchwise_analysis.policy import Display
 from torchwise_server.lsp.convert import diagnostic
-from torchwise_server.lsp.documents import OpenDocument
+from torchwise_server.lsp.documents import OpenDocument, Shown
 from torchwise_server.lsp.handlers import contained_async
 from torchwise_server.lsp.pages import page_address
 from torchwise_server.lsp.server import TorchwiseServer
@@ -64,12 +64,21 @@ def start_over(ls: TorchwiseServer, *, keeps_scans: bool = False) -> None:
 
 
 def of_document(ls: TorchwiseServer, document: OpenDocument) -> dict[str, list[lsp.Diagnostic]]:
-    """Diagnostics by the client's documents."""
+    """Diagnostics by the client's documents; the same ones as long as the findings are."""
+    surface = ls.session.options_for(document).surface
+    findings = document.checked.findings if document.checked else ()
+    is_plain = document.has_plain_columns(ls.session.client.units)
+    kept = document.diagnostics
+    if kept is not None and is_plain and kept.findings is findings and kept.surface == surface:
+        return kept.by_uri
     found = dict[str, list[lsp.Diagnostic]]()
     for finding, how in ls.session.shown(document):
         shown = made(ls, finding, how)
         if shown is not None:
             found.setdefault(shown[0], []).append(shown[1])
+    # columns of places in other files follow from their lines, too
+    is_alone = document.checked is not None and not document.checked.read
+    document.diagnostics = Shown(findings, surface, found) if is_plain and is_alone else None
     return found
 
 

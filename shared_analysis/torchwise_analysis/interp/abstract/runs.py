@@ -118,6 +118,7 @@ class _Last:
     """A trace, and what it was joined from."""
 
     contents: tuple[Content, ...]
+    shifts: tuple[int, ...]
     trace: Trace
 
 
@@ -292,7 +293,7 @@ class FileRun:
     def trace(self) -> Trace:
         """What happened in all runs together; the trace of the last text again, when that is the same."""
         contents = tuple(result.content for result in self._results)
-        reached = frozenset(self._in_document(key) for key in self._reached)
+        shifts = tuple(self._source.ground.shifts)
         silence = self._silence()
         last, recall = self._memory.last, self._memory.recall
         edited: Parts = set(self._source.edited)
@@ -305,9 +306,15 @@ class FileRun:
         if self.is_complete:
             self._source.edited.clear()
         if last is None or not is_same:
-            last = self._memory.last = _Last(contents, self._joined(reached, silence))
-        # lines that moved change no place in it, and what follows from it holds
-        return replace(last.trace, silence=silence, reached=reached)
+            last = self._memory.last = _Last(contents, shifts, self._joined(silence))
+        elif last.shifts != shifts:
+            # no place in it changed, and what follows from it holds
+            trace = replace(last.trace, reached=self._reached_in_document())
+            last = self._memory.last = _Last(contents, shifts, trace)
+        return replace(last.trace, silence=silence)
+
+    def _reached_in_document(self) -> frozenset[FunctionKey]:
+        return frozenset(self._in_document(key) for key in self._reached)
 
     def _changed(self, contents: tuple[Content, ...], silence: Silence, edited: Parts) -> Parts | None:
         """What is different from the last trace; None if that is not known."""
@@ -337,7 +344,7 @@ class FileRun:
         self._left_out.append(Place(self._path, _header(code)))
         return False
 
-    def _joined(self, reached: frozenset[FunctionKey], silence: Silence) -> Trace:
+    def _joined(self, silence: Silence) -> Trace:
         tables: dict[str, Any] = {name: {} for name in ("passes", "objects", "parents", "owns", "modules")}
         united: dict[str, set[Any]] = {
             name: set() for name in ("consumed", "backed", "escaped_passes", "escaped_tokens", "escaped")
@@ -365,7 +372,7 @@ class FileRun:
             facts=facts,
             silence=silence,
             analysed_files=(self._path, *tables["modules"]),
-            reached=reached,
+            reached=self._reached_in_document(),
             ground=self._source.ground,
         )
         recall = self._memory.recall
