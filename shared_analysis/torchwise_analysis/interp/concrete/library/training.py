@@ -33,7 +33,7 @@ from torchwise_analysis.interp.concrete.values import (
 )
 from torchwise_analysis.source import nodes
 from torchwise_memory.modules.base import Module
-from torchwise_memory.policies.sharding import is_sharded
+from torchwise_memory.policies.sharding import is_sharded, whole_numel
 from torchwise_memory.report import Origin
 from torchwise_memory.runtime.ledger import StorageKind
 from torchwise_memory.runtime.tensor import Tensor
@@ -129,11 +129,22 @@ def training_space(it: Interpreter, name: str) -> Namespace | None:
         native = it.library.qualified(f"{name}.{member}")
         if native is not MISSING or member.startswith("__"):
             return native
+        if root == "trl" and member.endswith("Trainer") and member[:1].isupper():
+            return _unmodelled_trainer(member)
         if member in _SUBMODULES:
             return it.library.known_module(f"{name}.{member}")
         return Unknown(f"{name}.{member}", it.origin())
 
     return Namespace(name, resolve=resolve)
+
+
+def _unmodelled_trainer(name: str) -> Builtin:
+    """A trainer of TRL that has no replacement text: what its step holds is not guessed."""
+
+    def make(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+        raise Stopped(f"the step of TRL's {name} is not modelled", it.origin())
+
+    return Builtin(f"trl.{name}", make)
 
 
 DISTRIBUTIONS = "torch.distributions"
@@ -203,6 +214,7 @@ def helpers() -> dict[str, Value]:
         "note_loader": _note_loader,
         "processes": lambda it, a, k: it.world.world_size,
         "runs_over": _runs_over,
+        "whole_numel": lambda it, a, k: whole_numel(a[0]) if isinstance(a[0], Tensor) else 0,
         "is_sharded": lambda it, a, k: isinstance(a[0], Tensor) and is_sharded(a[0]),
         "padded_mask": _padded_mask,
         "forward_parameters": _forward_parameters,
