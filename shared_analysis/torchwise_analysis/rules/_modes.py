@@ -73,10 +73,16 @@ def _asks_for_mode(trace: Trace, part: Obj) -> bool | None:
 
 
 def _questions(node: nodes.ClassDef) -> Iterator[str | None]:
-    """Where the source asks for `training`: the attribute with the rate of a dropout, None for all else."""
+    """Where the source asks for `training`: the attribute with the rate of a dropout, None for all else.
+
+    What is only asserted changes nothing.
+    """
     rates: dict[int, str] = {}
+    asserted: set[int] = set()
     for inner in walk(node):
-        if isinstance(inner, nodes.Call) and _last_name(inner.func).endswith("dropout"):
+        if isinstance(inner, nodes.Assert):
+            asserted.update(id(below) for below in walk(inner))
+        elif isinstance(inner, nodes.Call) and _last_name(inner.func).endswith("dropout"):
             rate = next(
                 (k.value for k in inner.keywords if k.name == "p"),
                 inner.args[1] if len(inner.args) > 1 else None,
@@ -84,7 +90,7 @@ def _questions(node: nodes.ClassDef) -> Iterator[str | None]:
             if isinstance(rate, nodes.Attribute) and isinstance(rate.value, nodes.Name):
                 rates.update({id(below): rate.attr for keyword in inner.keywords for below in walk(keyword)})
                 rates.update({id(below): rate.attr for given in inner.args for below in walk(given)})
-        elif isinstance(inner, nodes.Attribute) and inner.attr == "training":
+        elif isinstance(inner, nodes.Attribute) and inner.attr == "training" and id(inner) not in asserted:
             yield rates.get(id(inner))
         elif isinstance(inner, nodes.Name) and inner.id == "training":
             yield None

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TypeAlias
 
 from torchwise_analysis.findings import Confidence, Evidence, Place
-from torchwise_analysis.interp.abstract.events import Forward
+from torchwise_analysis.interp.abstract.events import Event, Forward, Guard
 from torchwise_analysis.interp.abstract.loops import Loop, LoopKind
 from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.interp.abstract.values import Link, Obj, Origin, beliefs
@@ -73,6 +74,55 @@ def loop_words(loop: Loop | None) -> str:
         LoopKind.UNBOUNDED: "`while` loop",
         LoopKind.COMPREHENSION: "comprehension",
     }.get(loop.kind, "loop")
+
+
+def turn_tests(event: Event, depth: int) -> tuple[Guard, ...]:
+    """The tests that choose in which turns of the loop `event.loops[depth]` the event happens.
+
+    Tests around the loop choose whether it runs at all, and those that leave it cut its last turns off.
+    """
+    return tuple(guard for guard in event.scene.guards if guard.loops > depth and not guard.ends)
+
+
+def happens_each_turn(trace: Trace, event: Event) -> bool:
+    """Does the event happen in every turn of the innermost loop around it, whatever flags are set?
+
+    A flag that a function tests twice is fixed for a run of it: then the event is to happen in all such runs
+    in which the loop steps.
+    """
+    loop = event.loops[-1].loop.place
+    if turn_tests(event, len(event.loops) - 1):
+        return False
+    if not event.scene.world:
+        return True
+    beside = trace.once("worlds of steps", lambda: _worlds(trace.steps)).get(loop, ())
+    own = trace.once(f"worlds of {type(event).__name__}", lambda: _worlds_at(trace.of(type(event))))
+    mine = own.get((event.place, loop), ())
+    return all(any(_agree(world, one) for one in mine) for world in beside)
+
+
+World: TypeAlias = "tuple[tuple[str, bool], ...]"
+
+
+def _worlds(steps: Iterable[Event]) -> dict[Place, set[World]]:
+    found: dict[Place, set[World]] = {}
+    for one in steps:
+        if one.loops:
+            found.setdefault(one.loops[-1].loop.place, set()).add(one.scene.world)
+    return found
+
+
+def _worlds_at(events: Iterable[Event]) -> dict[tuple[Place, Place], set[World]]:
+    found: dict[tuple[Place, Place], set[World]] = {}
+    for one in events:
+        if one.loops:
+            found.setdefault((one.place, one.loops[-1].loop.place), set()).add(one.scene.world)
+    return found
+
+
+def _agree(one: World, other: World) -> bool:
+    settled = dict(one)
+    return all(settled.get(flag, value) == value for flag, value in other)
 
 
 def forwards_of(trace: Trace, passes: Iterable[int]) -> tuple[Forward, ...]:

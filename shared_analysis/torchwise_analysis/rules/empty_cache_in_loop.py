@@ -11,7 +11,7 @@ from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
 from torchwise_analysis.rules._moving import removed
 from torchwise_analysis.rules._processes import in_file
-from torchwise_analysis.rules._reading import distinct, loop_words
+from torchwise_analysis.rules._reading import distinct, happens_each_turn, loop_words
 
 WRONG = """
 import torch
@@ -60,7 +60,7 @@ RULE = Rule(
     wrong=Example("After every batch", WRONG, fixed=RIGHT),
     right=Example("The cache is kept", RIGHT),
     silent=(
-        "once per epoch, between phases, or behind any test",
+        "once per epoch, between phases, or behind any test in the loop",
         "in the handler of an out-of-memory error",
         "loops that do not train, or a short literal number of times",
     ),
@@ -185,7 +185,7 @@ def train(loader):
 
 def detect(trace: Trace) -> Iterator[Hit]:
     for call in trace.api("torch.cuda.empty_cache", "gc.collect"):
-        if not call.loops or call.scene.guards or call.scene.world:
+        if not call.loops or not happens_each_turn(trace, call):
             continue
         turn = call.loops[-1]
         if turn.loop.kind not in (LoopKind.BATCHES, LoopKind.UNBOUNDED) or trace.is_bounded([turn.loop]):

@@ -19,7 +19,7 @@ from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.interp.abstract.values import Obj, Origin
 from torchwise_analysis.policy import weaker
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
-from torchwise_analysis.rules._modes import depends_on_mode, mode_layers
+from torchwise_analysis.rules._modes import depends_on_mode, has_sure_mode_layer, mode_layers
 from torchwise_analysis.rules._reading import called, distinct, grade, step
 from torchwise_analysis.source import nodes
 from torchwise_analysis.source.nodes import Span
@@ -94,7 +94,8 @@ RULE = Rule(
     ),
     grading=(
         "A warning, an error where batch-norm is in view. Certain when dropout or batch-norm is in view; "
-        "likely when the layers of the model are not all known."
+        "likely when the layers of the model are not all known, or settings decide over them (the rate of "
+        "a dropout, a batch-norm behind a test)."
     ),
     fix=(
         "Call `eval()` above the evaluation loop, when training sets train mode again by itself. Unsafe: "
@@ -119,6 +120,74 @@ RULE = Rule(
         ),
     ),
     examples=(
+        Example(
+            "No layer of the model depends on the mode",
+            """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+class Block(nn.Module):
+    def __init__(self, width, dropout=0.0):
+        super().__init__()
+        self.dropout = dropout
+        self.linear = nn.Linear(width, width)
+
+    def forward(self, x):
+        return F.dropout(self.linear(x), p=self.dropout, training=self.training)
+
+    def export(self):
+        assert not self.training
+        return self.linear
+
+
+class Network(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.parts = nn.ModuleDict(dict(norm=nn.LayerNorm(width), blocks=nn.ModuleList([Block(width)])))
+
+    def forward(self, x):
+        for block in self.parts.blocks:
+            x = block(x)
+        return self.parts.norm(x)
+
+
+def main(train_loader, val_loader):
+    model = Network(12)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for epoch in range(10):
+        for x, y in train_loader:
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        with torch.no_grad():
+            for x, y in val_loader:
+                print(epoch, (model(x).argmax(-1) == y).sum())
+""",
+        ),
+        Example(
+            "Whether there is dropout depends on a setting",
+            """
+import torch
+from torch import nn
+
+
+def main(args, train_loader, val_loader):
+    model = nn.Sequential(nn.Linear(12, 12), nn.Dropout(args.dropout), nn.Linear(12, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for epoch in range(10):
+        model.train()
+        for x, y in train_loader:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        with torch.no_grad():
+            for x, y in val_loader:
+            ^^^ eval-in-train-mode warning likely
+                print(epoch, (model(x).argmax(-1) == y).sum())
+""",
+        ),
         Example(
             "An inference script that loads weights and never calls eval()",
             """
@@ -294,9 +363,11 @@ def detect(trace: Trace) -> Iterator[Hit]:
             set_for_training = {(forward.module.id, mode.place) for mode in forward.modes} <= training_modes
             if not set_for_training or (names != {"train"} and layers is not True) or layers is False:
                 continue
-        elif names != {"new"} or layers is not True or not _is_built_in_view(trace, forward.module):
+        elif names != {"new"} or not _is_built_in_view(trace, forward.module):
             continue
-        yield _hit(trace, forward, loop, layers is True)
+        is_sure = has_sure_mode_layer(trace, forward.module)
+        if trained or is_sure:
+            yield _hit(trace, forward, loop, layers is True, is_sure)
 
 
 def _evaluation_loop(forward: Forward) -> Loop | None:
@@ -315,14 +386,15 @@ def _is_built_in_view(trace: Trace, module: Obj) -> bool:
     return module.origin is Origin.BUILT and not trace.escaped & set(trace.lineage(module.id))
 
 
-def _hit(trace: Trace, forward: Forward, loop: Loop, has_layers: bool) -> Hit:
+def _hit(trace: Trace, forward: Forward, loop: Loop, has_layers: bool, is_sure: bool) -> Hit:
     name = called(forward.module, "the model")
     learns = trace.has_layer(forward.module.id, "BatchNorm")
-    doubt = "" if has_layers else " (if it has dropout or batch-norm: its layers are not all known)"
+    unknown = "its layers are not all known" if not has_layers else "that depends on its settings"
+    doubt = "" if is_sure else f" (if it has dropout or batch-norm: {unknown})"
     return Hit(
         _header(loop, forward),
         Severity.ERROR if learns else Severity.WARNING,
-        weaker(grade(int(not has_layers)), grade(int(forward.belief))),
+        weaker(grade(int(not is_sure)), grade(int(forward.belief))),
         f"{name} is evaluated in train mode: dropout is on and batch-norm learns from this data{doubt}. Call "
         "eval() before.",
         distinct(_chain(trace, forward)),

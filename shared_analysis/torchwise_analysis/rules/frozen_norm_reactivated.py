@@ -8,8 +8,10 @@ from torchwise_analysis.findings import Confidence, Evidence, Fix, Safety, Sever
 from torchwise_analysis.fixes import SourceFile
 from torchwise_analysis.interp.abstract.events import Forward, ModeChange
 from torchwise_analysis.interp.abstract.trace import Trace
+from torchwise_analysis.policy import weaker
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
-from torchwise_analysis.rules._reading import called, distinct, grade, step
+from torchwise_analysis.rules._modes import has_sure_mode_layer, mode_layers
+from torchwise_analysis.rules._reading import called, distinct, doubt, grade, step
 
 WRONG = """
 import torch
@@ -88,7 +90,8 @@ RULE = Rule(
     ),
     grading=(
         "A warning; an error when the part's parameters are frozen as well. Certain when the part is a known "
-        "attribute; likely when parts are chosen in a loop over `modules()`."
+        "attribute; likely when parts are chosen in a loop over `modules()`, or when no layer of the part is "
+        "seen that surely depends on the mode."
     ),
     fix="Advice only: repeat the freeze after `train()`, or override `train` in the class.",
     references=(
@@ -274,28 +277,37 @@ def detect(trace: Trace) -> Iterator[Hit]:
             if event.module.id in pending and event.pass_ in trace.trained:
                 change, parts = pending.pop(event.module.id)
                 awake = {part: by for part, by in parts.items() if part not in event.eval_parts}
-                if awake and not event.eval_parts:
+                modes = [mode_layers(trace, by.module) for by in awake.values() if not _is_chosen(by)]
+                is_inert = bool(modes) and all(layers is False for layers in modes)
+                if awake and not event.eval_parts and not is_inert:
                     yield _hit(trace, change, awake, event)
+
+
+def _is_chosen(change: ModeChange) -> bool:
+    """Is it a part that a loop over `modules()` picked by a test, of its type usually?"""
+    return change.module.name.startswith("[")
 
 
 def _chooses(change: ModeChange) -> bool:
     """Is one part meant? Parts of `modules()` without a test are all of them."""
-    if not change.module.name.startswith("["):
+    if not _is_chosen(change):
         return True
     return any(guard.kind == "value" for guard in change.scene.guards)
 
 
 def _hit(trace: Trace, change: ModeChange, awake: dict[int, ModeChange], forward: Forward) -> Hit:
     first = min(awake.values(), key=lambda by: by.order)
-    is_named = not first.module.name.startswith("[")
+    is_named = not _is_chosen(first)
+    is_sure = not is_named or any(has_sure_mode_layer(trace, by.module) for by in awake.values())
     part = called(first.module, "a part") if is_named else "a part"
     has_no_gradients = any(trace.facts.get(("frozen", part)) == frozenset([True]) for part in awake)
     return Hit(
         change.place,
         Severity.ERROR if has_no_gradients else Severity.WARNING,
-        _confidence(is_named, forward),
+        weaker(_confidence(is_named, forward), grade(int(not is_sure))),
         f"train() of the whole puts {part} back in train mode, which eval() had frozen: its batch-norm "
-        "learns and its dropout drops again. Freeze it after train().",
+        "learns and its dropout drops again. Freeze it after train()."
+        + doubt((not is_sure, "no layer of it is seen that surely depends on the mode")),
         distinct(_chain(change, first, forward)),
         frozenset({("module", change.module.id)}),
         change,

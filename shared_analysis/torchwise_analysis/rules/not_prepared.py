@@ -314,7 +314,7 @@ def _loaders(trace: Trace, calls: list[Prepared], ready: set[int]) -> Iterator[H
             continue
         if (
             not trace.is_training_source(loader.id)
-            or built.scene.guards
+            or not set(built.scene.guards) <= set(calls[0].scene.guards)
             or not _trains_prepared(trace, loader, ready)
         ):
             continue

@@ -11,7 +11,7 @@ from torchwise_analysis.interp.abstract.loops import LoopKind
 from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.rules._accelerators import first_transfer, is_made_by_model
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
-from torchwise_analysis.rules._reading import distinct
+from torchwise_analysis.rules._reading import distinct, happens_each_turn
 
 WRONG = """
 import torch
@@ -63,7 +63,8 @@ RULE = Rule(
     wrong=Example("Printed in each step", WRONG),
     right=Example("Every hundredth step", RIGHT),
     silent=(
-        "behind any test, such as one of a counter",
+        "behind any test in the loop, such as one of a counter; tests around the loop and those that leave it do "
+        "not count",
         "nothing in the script moves to an accelerator, or the value lies on the host",
         "one finding for each loop; loops that do not train",
     ),
@@ -207,15 +208,12 @@ def detect(trace: Trace) -> Iterator[Hit]:
         turn = read.loops[-1] if read.loops else None
         if turn is None or turn.loop.kind is not LoopKind.BATCHES or turn.loop.place not in stepping:
             continue
-        if (
-            read.how not in _READS
-            or read.scene.guards
-            or read.scene.world
-            or not is_made_by_model(read.value)
-        ):
+        if read.how not in _READS or not is_made_by_model(read.value):
             continue
         if turn.loop.place in seen or len(turns[read.place]) < 2:
             continue  # a counter that is known lets it through once
+        if not happens_each_turn(trace, read):
+            continue
         seen.add(turn.loop.place)
         yield Hit(
             read.place,

@@ -12,7 +12,7 @@ from torchwise_analysis.interp.abstract.loops import Loop, inside
 from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.interp.abstract.values import Tensor
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
-from torchwise_analysis.rules._reading import distinct, loop_words, step
+from torchwise_analysis.rules._reading import distinct, loop_words, step, turn_tests
 from torchwise_analysis.source import nodes
 
 WRONG = """
@@ -287,11 +287,12 @@ def detect(trace: Trace) -> Iterator[Hit]:
     stepping = {id(turn.loop) for one in trace.steps for turn in one.loops if not turn.loop.is_call}
     touched = {id(event.value) for event in trace.of(Touched)}
     for move in trace.of(Transfer):
-        value, loop = move.value, _loop(move, stepping)
-        if loop is None or not _is_device(move.device) or not isinstance(value, Tensor):
+        value, depth = move.value, _depth(move, stepping)
+        if depth is None or not _is_device(move.device) or not isinstance(value, Tensor):
             continue
-        if move.scene.guards or value.device != "cpu":
+        if turn_tests(move, depth) or value.device != "cpu":
             continue
+        loop = move.loops[depth].loop
         if move.factory:
             yield _hit(move, loop, f"`{move.factory}` can make its result on the device: give it `device=`.")
         elif _is_constant(move, value, stepping, touched):
@@ -312,10 +313,9 @@ def _is_device(written: str | None) -> bool:
     return last in _DEVICES or "dev" in last
 
 
-def _loop(move: Transfer, stepping: set[int]) -> Loop | None:
-    """The innermost loop around the move in which an optimizer steps."""
-    loops = [turn.loop for turn in move.loops if id(turn.loop) in stepping]
-    return loops[-1] if loops else None
+def _depth(move: Transfer, stepping: set[int]) -> int | None:
+    """Which of the loops around the move is the innermost one in which an optimizer steps."""
+    return max((n for n, turn in enumerate(move.loops) if id(turn.loop) in stepping), default=None)
 
 
 def _is_constant(move: Transfer, value: Tensor, stepping: set[int], touched: set[int]) -> bool:

@@ -12,7 +12,7 @@ from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.interp.abstract.values import Const, Obj, Origin, Unknown
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
 from torchwise_analysis.rules._processes import in_file
-from torchwise_analysis.rules._reading import distinct, loop_words
+from torchwise_analysis.rules._reading import distinct, happens_each_turn, loop_words
 
 WRONG = """
 import torch
@@ -62,7 +62,7 @@ RULE = Rule(
     right=Example("Seeded once", RIGHT),
     silent=(
         "the seed depends on the epoch, the step or the rank",
-        "behind any test, or inside `fork_rng`",
+        "behind any test in the loop, or inside `fork_rng`",
         "loops that do not train: the same noise for each evaluation is often meant",
         "a loop of folds or runs, in which model and optimizer are made anew",
     ),
@@ -207,7 +207,7 @@ def detect(trace: Trace) -> Iterator[Hit]:
     if trace.api("torch.random.fork_rng"):
         return
     for call in trace.api(*_SEEDS):
-        if not call.loops or call.scene.guards or call.scene.world or not _is_fixed(call):
+        if not call.loops or not _is_fixed(call) or not happens_each_turn(trace, call):
             continue
         turn = call.loops[-1]
         step = next((s for s in trace.steps if s.loops[: len(call.loops)] == call.loops), None)

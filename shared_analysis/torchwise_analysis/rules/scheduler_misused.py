@@ -13,7 +13,7 @@ from torchwise_analysis.interp.abstract.loops import LoopKind
 from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.interp.abstract.values import Const, Obj, Origin, Tensor, Unknown, Value, alternatives
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
-from torchwise_analysis.rules._reading import called, distinct, doubt, loop_words, step
+from torchwise_analysis.rules._reading import called, distinct, doubt, loop_words, step, turn_tests
 from torchwise_analysis.source import nodes
 
 WRONG = """
@@ -424,7 +424,7 @@ def _counted(event: SchedulerStep) -> Iterator[Hit]:
         return
     counts = metric.counter is not None and metric.counter.modulus is None and type(metric.value) is int
     loops = [t.loop for t in event.loops if t.loop.kind in (LoopKind.RANGE, LoopKind.BATCHES)]
-    if not counts or not loops or event.scene.guards:
+    if not counts or not loops or turn_tests(event, 0):
         return
     yield Hit(
         event.place,

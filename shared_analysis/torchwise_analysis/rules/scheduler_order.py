@@ -12,7 +12,7 @@ from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.interp.abstract.values import Kind, Obj
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
 from torchwise_analysis.rules._moving import moved_behind
-from torchwise_analysis.rules._reading import called, distinct
+from torchwise_analysis.rules._reading import called, distinct, turn_tests
 
 WRONG = """
 import torch
@@ -206,7 +206,7 @@ def detect(trace: Trace) -> Iterator[Hit]:
             or early.arguments.open
         ):
             continue
-        if early.scene.guards or any(turn.iteration for turn in early.loops):
+        if turn_tests(early, 0) or any(turn.iteration for turn in early.loops):
             continue
         later = _next_step(trace, early, optimizer)
         if later is not None:

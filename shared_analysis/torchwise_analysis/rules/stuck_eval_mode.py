@@ -16,7 +16,7 @@ from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.interp.abstract.values import Obj
 from torchwise_analysis.policy import weaker
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
-from torchwise_analysis.rules._modes import mode_layers
+from torchwise_analysis.rules._modes import has_sure_mode_layer, mode_layers
 from torchwise_analysis.rules._reading import MODE_LAYERS, called, distinct, doubt, grade, known_by, step
 from torchwise_analysis.source import nodes
 
@@ -122,8 +122,9 @@ RULE = Rule(
     ),
     grading=(
         "Error. Certain when a layer that depends on the mode (dropout, batch-norm) is seen in the "
-        "model; likely when nothing is known of its layers: what a library builds has some as a rule; "
-        "possible when its own code was read and shows none, but parts of it could not be followed."
+        "model; likely when settings decide over it (the rate of a dropout, a batch-norm behind a test), "
+        "and when nothing is known of its layers: what a library builds has some as a rule; possible when "
+        "its own code was read and shows none, but parts of it could not be followed."
     ),
     fix=(
         "Insert `model.train()` before the training forward. Unsafe, because training changes on "
@@ -458,14 +459,16 @@ def _is_frozen(trace: Trace, part: Obj) -> bool:
 def _hit(trace: Trace, forward: Forward, place: Place, between: Forward | None) -> Hit:
     name = called(forward.module, "the model")
     has_layers = bool(mode_layers(trace, forward.module))
+    is_sure = has_sure_mode_layer(trace, forward.module)
     return Hit(
         place,
         Severity.ERROR,
-        _confidence(trace, forward, has_layers),
+        weaker(_confidence(trace, forward, has_layers), grade(int(has_layers and not is_sure))),
         f"{name} stays in eval mode when training goes on: dropout is off and batch-norm frozen for the "
         "rest of the run. Call train() before training again."
         + doubt(
             (not has_layers, "no dropout or batch-norm is seen in it"),
+            (has_layers and not is_sure, "whether it has dropout or batch-norm depends on its settings"),
             (forward.belief, known_by(forward.module)),
         ),
         _chain(trace, forward, place, between),

@@ -11,7 +11,7 @@ from torchwise_analysis.interp.abstract.loops import LoopKind, Turn
 from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.rules._accelerators import first_transfer, is_made_by_model
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
-from torchwise_analysis.rules._reading import distinct, loop_words
+from torchwise_analysis.rules._reading import distinct, loop_words, turn_tests
 
 WRONG = """
 import torch
@@ -204,14 +204,16 @@ def detect(trace: Trace) -> Iterator[Hit]:
     running = {turn.loop.place for forward in trace.forwards for turn in forward.loops}
     for read in trace.of(HostSync):
         turns = [turn for turn in read.loops if not turn.loop.is_call]
-        if read.how not in _READS or not is_made_by_model(read.value) or _is_rare(read):
+        if read.how not in _READS or not is_made_by_model(read.value) or _is_rare(read, stepping):
             continue
         if len(turns) > 1 and _is_per_element(trace, turns, stepping, running):
             yield _hit(read, turns[-1], move.place)
 
 
-def _is_rare(read: HostSync) -> bool:
-    return any(guard.kind in ("periodic", "flag", "rank", "handler") for guard in read.scene.guards)
+def _is_rare(read: HostSync, stepping: set[Place]) -> bool:
+    """Does a test inside the loop that steps choose some of its turns?"""
+    depth = max((n for n, turn in enumerate(read.loops) if turn.loop.place in stepping), default=0)
+    return any(guard.kind in ("periodic", "flag", "rank", "handler") for guard in turn_tests(read, depth))
 
 
 def _is_per_element(trace: Trace, turns: list[Turn], stepping: set[Place], running: set[Place]) -> bool:

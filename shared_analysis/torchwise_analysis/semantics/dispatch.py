@@ -219,6 +219,9 @@ class Library:
             if receiver.kind is va.Kind.OPTIMIZER and name == "param_groups":
                 return _param_groups(m, receiver)
             return va.Method(receiver.evidence, receiver, name)
+        known = _layer_attribute(m, receiver, name) if receiver.kind is va.Kind.MODULE else None
+        if known is not None:
+            return known
         if receiver.kind is va.Kind.LOADER:
             return data.loader_attribute(m, receiver, name)
         if "options" in receiver.traits and name in unknowns.RANKS:
@@ -918,6 +921,20 @@ def _native_scaler(m: Machine, obj: va.Obj, call: Call) -> va.Value:
 
 
 # --------------------------------------------------------------------------- parameters, states, constants
+
+
+# Attributes with which a layer of torch.nn answers what it was made with, and the argument's position.
+_MADE_WITH = {"p": 0, "in_features": 0, "out_features": 1, "in_channels": 0, "out_channels": 1}
+
+
+def _layer_attribute(m: Machine, layer: va.Obj, name: str) -> va.Value | None:
+    """An entry of a ModuleDict, or a number that a layer was made with."""
+    if name in m.entries(layer):
+        return m.entries(layer)[name]
+    if name not in _MADE_WITH or layer.cls is not None or not layer.type_name.startswith("torch.nn."):
+        return None
+    value = layer.arguments.get(name, _MADE_WITH[name])
+    return value if isinstance(value, va.Const) else None
 
 
 def _parameters_attribute(value: va.Parameters, name: str) -> va.Value:
