@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import cast
 
 from torchwise_analysis.findings import Edit, Finding, Fix
 from torchwise_analysis.fixes import OverlappingEditsError, SourceFile, apply_edits
-from torchwise_analysis.source.lines import line_starts, split_lines
+from torchwise_analysis.source.lines import count_breaks, line_starts, split_lines
 from torchwise_analysis.source.nodes import Span
 from torchwise_analysis.source.notebooks import Notebook, NotebookCell, read_notebook
 
@@ -49,6 +49,36 @@ class NotebookFixer:
     def data(self, text: str) -> str:
         """The text of the `.ipynb` file whose joined code is `text`, which came from `apply`."""
         return self._data[text]
+
+
+def lines_in_file(data: str) -> dict[int, tuple[int, ...]]:
+    """For each cell with a source, by its number from 1: on which line of the `.ipynb` file (from 0) each of
+    its lines stands. Empty for what is no notebook.
+
+    Jupyter writes a line of code to a line of the file; a source kept as one string has all of them on one.
+    """
+    try:
+        sources = _sources(data)
+        return {number: tuple(_file_lines(data, source)) for number, source in sources.items()}
+    except (_NotPossibleError, LookupError, ValueError, RecursionError):
+        return {}
+
+
+def _file_lines(data: str, source: _Source) -> Iterator[int]:
+    raw = data[source.start : source.end]
+    items = [(0, len(raw))] if raw.startswith('"') else _items(raw, 0)
+    at, line = 0, data.count("\n", 0, source.start)
+    is_open = False  # the last string ended within a line of code
+    for start, end in items:
+        value: object = json.loads(raw[start:end])
+        if not isinstance(value, str) or not value:
+            continue
+        line += raw.count("\n", at, start)
+        at = start
+        ends_open = not value.endswith(("\n", "\r"))
+        for _ in range(count_breaks(value) + ends_open - is_open):
+            yield line
+        is_open = ends_open
 
 
 class _NotPossibleError(Exception):

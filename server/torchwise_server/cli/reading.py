@@ -40,6 +40,7 @@ class Reader:
         self._notebooks: dict[str, Notebook] = {}
         self._names: dict[str, str] = {}
         self._lines: dict[str, tuple[str, ...]] = {}
+        self._file_lines: dict[str, dict[int, tuple[int, ...]]] = {}
         self._roots: dict[str, tuple[str, ...]] = {}
         self._projects: dict[tuple[tuple[str, ...], tuple[str, ...]], Project] = {}
         self._engines: dict[tuple[Settings, Path, int], Engine] = {}
@@ -94,7 +95,7 @@ class Reader:
     @property
     def sources(self) -> Sources:
         """How reports speak of what was read."""
-        return Sources(self.name, self.short, self.lines, self.cell)
+        return Sources(self.name, self.short, self.lines, self.cell, self.file_line)
 
     def name(self, path: str) -> str:
         return self._names.get(path) or shown_path(path)
@@ -124,6 +125,25 @@ class Reader:
         self._meet(path)
         notebook = self._notebooks.get(path)
         return None if notebook is None else notebook.cell_of(line)
+
+    def file_line(self, path: str, line: int) -> int | None:
+        """The line (from 0) of the `.ipynb` file that holds a line of a notebook's code."""
+        cell = self.cell(path, line)
+        if cell is None:
+            return None
+        if path not in self._file_lines:
+            from torchwise_analysis.notebook_fixes import lines_in_file
+
+            self._file_lines[path] = lines_in_file(self._data(path))
+        rows = self._file_lines[path].get(cell[0], ())
+        return rows[cell[1] - 1] if cell[1] <= len(rows) else None
+
+    def _data(self, path: str) -> str:
+        """The text of a notebook's file; empty for one that lies nowhere."""
+        try:
+            return read_regular(path, _limit(path)).decode("utf-8", "replace")
+        except (OSError, ValueError):
+            return ""
 
     def _meet(self, path: str) -> None:
         """A notebook that somebody else checked must be read here to tell its cells."""

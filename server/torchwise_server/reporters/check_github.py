@@ -29,9 +29,10 @@ def _finding(finding: Finding, sources: Sources) -> str:
     span = finding.place.span
     cell = sources.cell(finding.place.path, span.line)
     fields = {"file": _path(finding.place.path, sources)}
-    if cell is None:  # the lines of a notebook are not those of its file
-        fields |= {"line": str(span.line + 1), "endLine": str(span.end_line + 1)}
-        if span.line == span.end_line:
+    rows = sources.rows(finding.place.path, span.line, span.end_line)
+    if rows is not None:
+        fields |= {"line": str(rows[0]), "endLine": str(rows[1])}
+        if cell is None and span.line == span.end_line:
             fields |= {"col": str(span.column + 1), "endColumn": str(span.end_column + 1)}
     fields["title"] = f"{finding.rule} ({finding.confidence.value})"
     lead = "" if cell is None else f"cell {cell[0]}, line {cell[1]}: "

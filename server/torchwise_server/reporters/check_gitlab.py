@@ -21,6 +21,7 @@ def render(run: CheckRun, sources: Sources) -> str:
 def _issue(finding: Finding, fingerprint: str, sources: Sources) -> dict[str, object]:
     span = finding.place.span
     cell = sources.cell(finding.place.path, span.line)
+    first, last = sources.rows(finding.place.path, span.line, span.end_line) or (1, 1)
     lead = "" if cell is None else f"cell {cell[0]}, line {cell[1]}: "
     return {
         "description": visible(f"{lead}{finding.message}"),
@@ -30,9 +31,7 @@ def _issue(finding: Finding, fingerprint: str, sources: Sources) -> dict[str, ob
         "categories": ["Bug Risk"] if finding.severity is Severity.ERROR else ["Performance"],
         "location": {
             "path": sources.name(finding.place.path).replace("\\", "/"),
-            "lines": {"begin": span.line + 1, "end": span.end_line + 1}
-            if cell is None
-            else {"begin": 1, "end": 1},
+            "lines": {"begin": first, "end": last},
         },
     }
 

@@ -55,7 +55,7 @@ def _problem(problem: Problem, sources: Sources) -> dict[str, object]:
     return {
         "path": sources.name(problem.path),
         "line": None if line is None else line + 1,
-        **({} if line is None else sources.cell_fields(problem.path, line)),
+        **({} if line is None else sources.notebook_fields(problem.path, line)),
         "message": problem.message,
     }
 
@@ -65,7 +65,7 @@ def _start(place: Place, sources: Sources) -> dict[str, object]:
         "path": sources.name(place.path),
         "line": place.span.line + 1,
         "column": place.span.column + 1,
-        **sources.cell_fields(place.path, place.span.line),
+        **sources.notebook_fields(place.path, place.span.line),
     }
 
 

@@ -129,7 +129,10 @@ def _location(place: Place, message: str | None, sources: Sources) -> dict[str, 
         if lines:
             region["snippet"] = {"text": _well_formed("\n".join(lines))}
         physical["region"] = region
-    else:  # a line of its code is no line of a notebook's file
+    else:  # columns of its code are not those of a notebook's file
+        rows = sources.rows(place.path, span.line, span.end_line)
+        if rows is not None:
+            physical["region"] = {"startLine": rows[0], "endLine": rows[1]}
         location["logicalLocations"] = [{"fullyQualifiedName": f"cell {cell[0]}", "kind": "module"}]
     if message is not None:
         location["message"] = {"text": _said(place, message, sources)}
@@ -188,8 +191,9 @@ def _artifact(path: str, sources: Sources) -> dict[str, object]:
 
 def _notification(problem: Problem, sources: Sources) -> dict[str, object]:
     physical: dict[str, object] = {"artifactLocation": _artifact(problem.path, sources)}
-    if problem.line is not None and sources.cell(problem.path, problem.line) is None:
-        physical["region"] = {"startLine": problem.line + 1}
+    rows = None if problem.line is None else sources.rows(problem.path, problem.line, problem.line)
+    if rows is not None:
+        physical["region"] = {"startLine": rows[0]}
     return {
         "level": "error" if problem.kind is ProblemKind.FAILURE else "warning",
         "message": {"text": _well_formed(problem.message)},

@@ -72,7 +72,7 @@ def problem_as_dict(problem: Problem, sources: Sources) -> dict[str, object]:
     return {
         "path": sources.name(problem.path),
         "line": None if problem.line is None else problem.line + 1,
-        **({} if problem.line is None else sources.cell_fields(problem.path, problem.line)),
+        **({} if problem.line is None else sources.notebook_fields(problem.path, problem.line)),
         "message": problem.message,
         **(
             {"plan": {key: _plan_field(value, sources) for key, value in problem.plan}}
@@ -94,7 +94,7 @@ def _origin(origin: Origin | None, sources: Sources) -> dict[str, object]:
     return {
         "path": sources.name(origin.path),
         "line": origin.line,
-        **sources.cell_fields(origin.path, origin.line - 1),
+        **sources.notebook_fields(origin.path, origin.line - 1),
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import xml.etree.ElementTree as ET
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -66,8 +67,55 @@ def test_sarif_of_a_notebook_names_the_cell(cli: Cli, tmp_path: Path) -> None:
     write(tmp_path, "n.ipynb", notebook("import torch", "x\nkeep(loss)  # fault: error certain"))
     (found,) = sarif(cli("check", "--format", "sarif").out)["runs"][0]["results"]
     assert found["message"]["text"].startswith("cell 3, line 2: ")
-    assert "region" not in found["locations"][0]["physicalLocation"]
+    assert found["locations"][0]["logicalLocations"][0]["fullyQualifiedName"] == "cell 3"
     assert "fixes" not in found
+
+
+NOTEBOOKS = {
+    "as Jupyter writes it": lambda sources: json.dumps(as_notebook(sources), indent=1),
+    "on one line": lambda sources: json.dumps(as_notebook(sources)),
+    "sources as one string": lambda sources: json.dumps(
+        as_notebook(["".join(rows) for rows in sources]), indent=1
+    ),
+    "strings that end within a line": lambda sources: json.dumps(
+        as_notebook([[part for row in rows for part in (row[:1], row[1:], "")] for rows in sources]), indent=2
+    ),
+    "with a mark and other line ends": lambda sources: "\ufeff" + json.dumps(
+        as_notebook(sources), indent=1
+    ).replace("\n", "\r\n"),
+}  # fmt: skip
+
+
+def as_notebook(sources: list[Any]) -> dict[str, Any]:
+    text = {"cell_type": "markdown", "metadata": {}, "source": ["# A title\n", "text"]}
+    cells = [
+        {"cell_type": "code", "execution_count": None, "metadata": {}, "outputs": [], "source": source}
+        for source in sources
+    ]
+    return {"cells": [cells[0], text, *cells[1:]], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+
+
+@pytest.mark.parametrize("style", NOTEBOOKS)
+def test_a_finding_in_a_notebook_points_into_its_file(
+    cli: Cli, tmp_path: Path, style: str, validate: Callable[[str, object], None]
+) -> None:
+    """The region, the annotation and the JSON name the line of the file that holds the code."""
+    sources = [["import torch\n", "x = 1"], ["y = 2\n", "keep(loss)  # fault: error certain\n", "z = 3"]]
+    text = NOTEBOOKS[style](sources)
+    (tmp_path / "n.ipynb").write_bytes(text.encode())
+    (found,) = sarif(cli("check", "--format", "sarif").out)["runs"][0]["results"]
+    region = found["locations"][0]["physicalLocation"]["region"]
+    row = text.split("\n")[region["startLine"] - 1]
+    assert "fault: error certain" in row or "eep(loss)" in row or row.strip().startswith('"k"')
+    assert region == {"startLine": region["startLine"], "endLine": region["startLine"]}
+    document = cli("check", "--format", "json").json()
+    validate("check", document)
+    (reported,) = document["findings"]
+    assert (reported["cell"], reported["cell_line"]) == (3, 2)
+    assert reported["file_line"] == region["startLine"]
+    assert f"file=n.ipynb,line={region['startLine']},endLine=" in cli("check", "--format", "github").out
+    (issue,) = json.loads(cli("check", "--format", "gitlab").out)
+    assert issue["location"]["lines"]["begin"] == region["startLine"]
 
 
 def test_sarif_says_what_could_not_be_analysed(cli: Cli, tmp_path: Path) -> None:
