@@ -31,6 +31,7 @@ lint: setup  ## formatting, lint, layer contract, drift of generated pages
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
 	$(PYTHON) -m torchwise_analysis.rules.pages --check
+	$(PYTHON) -m torchwise_server.cli.pages --check
 
 format: setup  ## format the code and apply ruff's safe fixes
 	$(BIN)/ruff check --fix .
@@ -57,8 +58,9 @@ test-torch: $(TORCH_VENV)/.installed  ## compare with a real PyTorch (CPU), in a
 test-packages: setup  ## the wheel in fresh environments, pre-commit, rules from outside (needs a package index)
 	TORCHWISE_TEST_PACKAGES=1 $(PYTHON) -m pytest tests/packages
 
-pages: setup  ## write docs/rules from the rule files
+pages: setup  ## write docs/rules from the rule files, docs/cli.md from the commands
 	$(PYTHON) -m torchwise_analysis.rules.pages
+	$(PYTHON) -m torchwise_server.cli.pages
 
 bench: setup  ## the cost of an edit against a full parse
 	$(PYTHON) benchmarks/edit_cost.py

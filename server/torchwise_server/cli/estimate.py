@@ -199,12 +199,12 @@ def _add_start(parser: Parser) -> None:
     """How a script is started, in place of how its project's texts start it."""
     group = parser.add_argument_group(
         "the start",
-        "What stands behind -- is given to the script: torchwise estimate train.py -- --batch-size 8",
+        "What stands behind `--` is given to the script: `torchwise estimate train.py -- --batch-size 8`",
     )
     group.add_argument(
         "--launch",
         metavar="LINE",
-        help="the line that starts it, for example 'torchrun --nproc-per-node 8 train.py'",
+        help="the line that starts it, for example `torchrun --nproc-per-node 8 train.py`",
     )
     group.add_argument("--gpus", type=int, metavar="N", help="how many cards, one process each (default: 1)")
     group.add_argument("--nodes", type=int, metavar="N", help="how many machines")

@@ -15,7 +15,7 @@ examples:
   torchwise server --log-level debug 2> server.log    with everything it does in a file
   torchwise server --tcp 2087                         for a client that connects to a port
 
-docs/editors.md has the settings for Neovim, Helix, Emacs and VS Code."""
+Settings for Neovim, Helix, Emacs and VS Code are in docs/editors.md."""
 
 
 def run(words: list[str]) -> int:
