@@ -56,7 +56,8 @@ th, td { text-align: left; vertical-align: top; padding: .3rem .9rem .3rem 0;
 th { font-weight: 500; white-space: nowrap; }
 td.size { white-space: nowrap; text-align: right; width: 1%; }
 td.bar { width: 40%; vertical-align: middle; }
-@media (min-width: 44rem) { td.bar ~ td { white-space: nowrap; width: 1%; } }
+td.bar ~ td { white-space: nowrap; width: 1%; }
+@media (max-width: 44rem) { th { white-space: normal; } td.bar { display: none; } }
 .good { color: var(--good); }
 .fair { color: var(--fair); }
 .bad { color: var(--bad); }
