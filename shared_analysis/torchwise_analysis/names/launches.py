@@ -27,6 +27,7 @@ _ENDINGS = (".sh", ".slurm", ".sbatch", ".bash", ".cmd")
 _NAMES = ("Makefile", "makefile", "justfile")
 _FOLDERS = ("scripts", "script", "bash", "shell", "slurm", "launch", "jobs", "docs", "examples")
 _IN_FOLDER_NAMES = ("script", "bash", "shell", "slurm", "launch")  # of folders beside a script
+_COMMENTED = re.compile(r"^[ \t]*#[ \t]*", re.MULTILINE)
 _CONTINUED = re.compile(r"\\\s*\n\s*")
 _ASSIGNED = re.compile(
     r"\s*(?:export\s+)?([A-Za-z_]\w*)\s*[:?]?=\s*(\"[^\"]*\"|'[^']*'|[^\s;#&|]*)\s*(?:[;#].*)?$"
@@ -203,7 +204,8 @@ def _read_lines(main: str, roots: tuple[str, ...]) -> tuple[LaunchLine, ...]:
         except OSError:
             continue
         if names.file in text or names.module in text or names.stem in text:
-            found += _in_text(text, names, path, shown)
+            plain = _COMMENTED.sub("", text) if path.endswith(".yaml") else text
+            found += _in_text(plain, names, path, shown)
         if len(found) >= _MAX_LINES:
             break
     return tuple(found[:_MAX_LINES])
@@ -217,8 +219,7 @@ def _in_own_text(main: str, names: _Names) -> list[LaunchLine]:
         return []
     if not main.endswith(".py"):
         return []
-    plain = re.sub(r"^[ \t]*#[ \t]?", "", text, flags=re.MULTILINE)
-    return _in_text(plain, names, main, names.file)
+    return _in_text(_COMMENTED.sub("", text), names, main, names.file)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from torchwise_analysis.interp.concrete.library import (
     images,
     launchers,
     numbers,
+    recipes,
     timm_models,
     torchspace,
     training,
@@ -88,6 +89,18 @@ class Spaces:
             "hydra": configs.hydra_module,
             "hydra.utils": lambda it: configs.hydra_module(it).members["utils"],
             "yacs.config": configs.yacs_module,
+            **dict.fromkeys(
+                ("torchdata.stateful_dataloader", "torchdata.stateful_dataloader.stateful_dataloader"),
+                lambda it: Namespace(
+                    "torchdata", {"StatefulDataLoader": configs.target(it, "torch.utils.data.DataLoader")}
+                ),
+            ),
+            "torchtune.config": recipes.torchtune_config,
+            **dict.fromkeys(("mmengine.config", "mmcv", "mmcv.utils"), recipes.mmengine_config),
+            "mmengine": recipes.mmengine_config,
+            "ml_collections": recipes.ml_collections_module,
+            "ml_collections.config_flags": recipes.config_flags_module,
+            "ml_collections.config_dict": recipes.ml_collections_module,
             "fsspec": files.fsspec_module,
             **dict.fromkeys(("easydict", "addict", "box", "munch"), configs.easydict_module),
             **dict.fromkeys(("gymnasium", "gym"), gymnasium.gymnasium_module),

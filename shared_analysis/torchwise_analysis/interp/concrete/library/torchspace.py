@@ -430,6 +430,7 @@ def _cuda() -> dict[str, Value]:
     members: dict[str, Value] = {
         "torch.cuda.is_available": fixed("is_available", True, "a CUDA card is available"),
         "torch.cuda.is_bf16_supported": fixed("is_bf16_supported", True),
+        "torch.cuda.nccl.version": fixed("version", (2, 27, 5)),
         "torch.cuda.device_count": fixed("device_count", 1, "one card is visible"),
         "torch.cuda.current_device": fixed("current_device", 0),
         "torch.cuda.is_initialized": fixed("is_initialized", True),

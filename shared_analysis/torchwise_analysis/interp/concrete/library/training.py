@@ -50,6 +50,8 @@ ROOTS = {
     "datasets": "datasets",
     "trl": "trl",
     "deepspeed": "deepspeed",
+    "pydantic": "pydantic",
+    "pydantic_settings": "pydantic",
 }
 
 #: Modules of transformers whose names come from the text of its trainer.
@@ -101,6 +103,8 @@ _MARKS = {
     "datasets": "load_dataset",
     "trl": "SFTTrainer",
     "deepspeed": "initialize",
+    "pydantic": "BaseModel",
+    "pydantic_settings": "BaseSettings",
 }
 
 

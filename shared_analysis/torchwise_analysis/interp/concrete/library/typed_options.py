@@ -56,6 +56,9 @@ def helpers() -> dict[str, Value]:
         "__words__": Builtin("__words__", _words),
         "__settings_file__": Builtin("__settings_file__", _settings_file),
         "__launcher__": Builtin("__launcher__", _launcher),
+        "__annotated_names__": Builtin("__annotated_names__", _annotated_names),
+        "__settings_word__": Builtin("__settings_word__", _settings_word),
+        "__env_file__": Builtin("__env_file__", _env_file),
         "__cli_settings__": Builtin("__cli_settings__", _cli_settings),
         "__called__": Builtin("__called__", _called),
         "__target__": Builtin("__target__", lambda it, a, k: configs.target(it, text.text_of(it, a[0]))),
@@ -115,6 +118,37 @@ def _cli_settings(it: Interpreter, args: list[Value], keywords: Keywords) -> Val
             shaped = {part: shaped}
         nested = configs.merged(nested, shaped)
     return nested
+
+
+def _annotations(cls: Class) -> dict[str, Value]:
+    """Annotated names of a class and its bases, as they are written; bases first."""
+    found: dict[str, Value] = {}
+    for base in reversed(cls.mro):
+        found.update(cast("dict[str, Value]", base.members.get("__annotations__") or {}))
+    return found
+
+
+def _annotated_names(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    return [name for name, said in _annotations(cast(Class, args[0])).items() if said != "ClassVar"]
+
+
+def _settings_word(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    """A word of a settings file as the annotation of a field takes it."""
+    cls, name, word = args
+    said = _annotations(cast(Class, cls)).get(text.text_of(it, name))
+    return converted(it, word, said if isinstance(said, str) else "", MISSING, text.text_of(it, name))
+
+
+def _env_file(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    """`NAME=value` lines of a `.env` file of the project; nothing where it is not there."""
+    shown = files.path_text(it, args[0])
+    content = None if shown is None else files.read_text(it, shown)
+    found: dict[Value, Value] = {}
+    for line in (content or "").splitlines():
+        name, equals, value = line.strip().removeprefix("export ").partition("=")
+        if equals and not name.startswith("#"):
+            found[name.strip()] = value.strip().strip("\"'")
+    return found
 
 
 def _launcher(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:

@@ -20,7 +20,7 @@ from torchwise_analysis.source.nodes import Module
 _FILES = (
     "transformers_5.txt", "vision.txt", "diffusers.txt", "peft.txt",
     "training.txt", "trainer.txt", "trl.txt", "datasets.txt", "deepspeed.txt",
-    "distributions.txt", "einops.txt",
+    "distributions.txt", "einops.txt", "settings.txt",
 )  # fmt: skip
 _SECTION = re.compile(r"^# module: ([\w.*]+)$", re.MULTILINE)
 
