@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from torchwise_memory import presets
+from torchwise_memory.adapting import adapter_of, prompt_of, saved_modules
 from torchwise_memory.allocator import AllocatorSettings
 from torchwise_memory.families.configs import decoder_shape, is_decoder
 from torchwise_memory.families.decoder import DecoderShape, Style
-from torchwise_memory.families.projections import Adapter, Projections, Quantised
+from torchwise_memory.families.projections import Projections, Quantised
 from torchwise_memory.hardware import Gpu
 from torchwise_memory.policies.sharding import Sharding
 from torchwise_memory.runtime.dtypes import DType, bfloat16, float16, float32
 from torchwise_memory.runtime.errors import Unsupported
+from torchwise_memory.runtime.world import LATEST_TORCH
 from torchwise_memory.simulation import Job, Update
 from torchwise_memory.subjects import DecoderSubject, EncoderDecoder, ImageClassifier, TokenClassifier
+from torchwise_memory.versions import LATEST, Installed, newest
 
 if TYPE_CHECKING:
     from torchwise_memory.workload import Workload
@@ -75,7 +78,15 @@ def job_of(workload: Workload, options: Options, card: Gpu | None) -> tuple[Job,
             job = _encoder_job(workload, facts, config, choices)
     if workload.allocator:
         job = replace(job, allocator=AllocatorSettings.parse(workload.allocator))
+    _note_assumed_releases(facts, choices)
     return job, tuple(choices.made)
+
+
+def _note_assumed_releases(facts: _Facts, choices: _Choices) -> None:
+    asked = dict.fromkeys(name for name in ("transformers", "torch") if not facts.installed.knows(name))
+    if asked and facts.library == "transformers":
+        names = " and ".join(f"{name} {newest(name)}" for name in asked)
+        choices.pick("releases", None, (), f"nothing says which releases run: {names} assumed")
 
 
 def _config_of_model(workload: Workload, choices: _Choices) -> Mapping[str, Any]:
@@ -123,8 +134,7 @@ class _Facts:
     sm: int
     weights: DType
     autocast: DType | None
-    torch_version: tuple[int, int]
-    year: float
+    installed: Installed
     library: str
     is_image: bool
 
@@ -132,13 +142,22 @@ class _Facts:
     def of(workload: Workload, sm: int) -> _Facts:
         weights = _dtype(workload.weights) or (float32 if workload.task == "train" else bfloat16)
         autocast = _autocast(workload.autocast, weights)
-        year = workload.year or 2025.0
-        version = workload.torch_version or _torch_of(year)
         from torchwise_memory.families import vision
 
         name = workload.model or ""
         is_image = workload.config is None and vision.knows(name)
-        return _Facts(sm, weights, autocast, version, year, workload.framework or "transformers", is_image)
+        installed = Installed(workload.releases, workload.year)
+        return _Facts(sm, weights, autocast, installed, workload.framework or "transformers", is_image)
+
+    @property
+    def torch_version(self) -> tuple[int, int]:
+        """Of the operators."""
+        version = self.installed.version("torch")
+        return LATEST_TORCH if version == LATEST else (version[0], version[1] if len(version) > 1 else 0)
+
+    def does(self, behaviour: str) -> str:
+        """What the library that is installed does."""
+        return self.installed.value(behaviour)
 
 
 def _dtype(text: str | None) -> DType | None:
@@ -156,13 +175,6 @@ def _autocast(text: str | None, weights: DType) -> DType | None:
     if "amp" in lowered:
         return bfloat16 if weights is bfloat16 else float16
     return _dtype(lowered)
-
-
-def _torch_of(year: float) -> tuple[int, int]:
-    """The release of that time: 2.0 came in March 2023, then about four a year."""
-    if year < 2023.2:
-        return (1, 12)
-    return (2, min(13, int((year - 2023.2) / 0.27)))
 
 
 # --------------------------------------------------------------------------- decoders
@@ -194,13 +206,17 @@ def _decoder_job(workload: Workload, facts: _Facts, shape: DecoderShape, choices
         # each process keeps its experts; as many tokens come from the others as go to them
         shape = replace(shape, experts=-(-shape.experts // _degree(workload, "EP")))
     style = _style(workload, facts, choices, training)
-    peft = _adapter(workload, facts, shape, choices)
+    prompt = prompt_of(workload)
+    peft = None
+    if prompt is None and workload.peft is not None:
+        peft = adapter_of(workload.peft, library, facts.installed, choices)
+    frozen = peft is not None or prompt is not None
     quantised = _quantised(workload.quantisation)
     compute = facts.weights
     weights = facts.weights
     # PEFT's `prepare_model_for_kbit_training` casts what is not packed to fp32, and the residual stream with
     # it; Lightning's precision plugin leaves embeddings and norms in fp32, for inference too
-    widens = (training and peft is not None) or library == "litgpt"
+    widens = (training and frozen) or library == "litgpt"
     if quantised is not None and widens and _by_bitsandbytes(workload, library):
         weights = float32
     kept = {"router", "shared_gate"}
@@ -209,7 +225,7 @@ def _decoder_job(workload: Workload, facts: _Facts, shape: DecoderShape, choices
     make = Projections(quantised, peft, compute=compute, kept_plain=frozenset(kept))
     batch = workload.micro_batch or 1
     tokens = -(-_tokens(workload, choices, library) // (context * sequence))
-    subject = DecoderSubject(shape, style, make, batch, tokens)
+    subject = DecoderSubject(shape, style, make, batch, tokens, prompt=prompt)
     job = Job(
         subject,
         weights,
@@ -217,13 +233,13 @@ def _decoder_job(workload: Workload, facts: _Facts, shape: DecoderShape, choices
         autocast=facts.autocast if not _is_sharded_mixed(workload) else None,
         sm=facts.sm,
         torch_version=facts.torch_version,
-        frozen=peft is not None,
+        frozen=frozen,
         loading=workload.task == "load",
         processes=workload.gpus,
     )
     if not training:
         return _inference_job(workload, facts, job, subject, choices)
-    saves = _saved_modules(workload, peft)
+    saves = saved_modules(workload.peft, peft)
     if saves:
         # PEFT trains a copy and keeps the module it was made of
         parts = {
@@ -236,12 +252,11 @@ def _decoder_job(workload: Workload, facts: _Facts, shape: DecoderShape, choices
             return name.startswith(saves)
 
         job = replace(job, trainable=is_saved)
-    if peft is not None and style.checkpointing != "none":
+    if frozen and style.checkpointing != "none":
         job = replace(job, input_gradients=True)
-    job = replace(job, update=_update(workload, facts, peft is not None, shape.hidden))
-    keeps = (workload.accumulation or 1) > 1 or facts.torch_version < (2, 0)
+    job = replace(job, update=_update(workload, facts, frozen, shape.hidden))
+    keeps = (workload.accumulation or 1) > 1 or facts.does("zero_grad") == "zeros"
     if keeps and not job.update.in_backward:
-        # before 2.0 `zero_grad` filled gradients with zeros
         job = replace(job, accumulates=True)
     return _parallel_job(workload, facts, job)
 
@@ -297,18 +312,18 @@ def _style(workload: Workload, facts: _Facts, choices: _Choices, training: bool)
     defaulted = text.startswith("sdpa") or "default" in text or "flash" in text
     if ("eager" in text or "manual" in text) and not defaulted:
         attention = "eager"
-    elif not text and library == "transformers" and facts.year < 2024.2:
-        # SDPA came to the decoders of transformers one by one from 4.36 (December 2023) on
-        old = "eager" if facts.year < 2023.6 else "sdpa"
-        sentence = f"the attention implementation is not stated: {old} assumed"
-        attention = str(choices.pick("attention", old, ("sdpa" if old == "eager" else "eager",), sentence))
+    elif not text and library == "transformers":
+        usual = facts.installed.behaviour("decoder_attention")
+        attention = usual.value
+        if usual.others:
+            sentence = f"the attention implementation is not stated: {usual.value} assumed"
+            attention = str(choices.pick("attention", usual.value, usual.others, sentence))
     checkpointing = _checkpointing(workload, choices) if training else "none"
     if workload.compiled:
         sentence = "torch.compile is taken to fuse what is elementwise and to keep what products need"
         choices.pick("compiled", True, (), sentence)
-    expand = library in ("litgpt", "torchtune", "torchtitan") or (
-        "flash" not in text and facts.year < 2025.4 and library == "transformers"
-    )
+    copies = library == "transformers" and facts.does("grouped_keys") == "copied"
+    expand = library in ("litgpt", "torchtune", "torchtitan") or ("flash" not in text and copies)
     if library == "litgpt":
         loss = "chunked" if workload.loss_chunk else "split"
     elif workload.chunked:
@@ -317,14 +332,13 @@ def _style(workload: Workload, facts: _Facts, choices: _Choices, training: bool)
         sentence = "the library is not stated: a loss in the type of the logits assumed"
         loss = str(choices.pick("loss", "plain", ("float",), sentence))
     elif library == "transformers":
-        loss = "shifted" if facts.year < 2024.9 else "float"
+        loss = facts.does("causal_loss")
     else:
         loss = "float"
     fuses_loss = workload.compiled
     if workload.compiled and library == "torchtitan":
-        # the loss was left uncompiled until early 2025
-        fuses_loss = workload.year is None or workload.year >= 2025.0
-        if workload.year is None:
+        fuses_loss = facts.does("compiled_loss") == "yes"
+        if not facts.installed.knows(library):
             sentence = "the loss is compiled with the model"
             fuses_loss = bool(choices.pick("fuses_loss", True, (False,), sentence))
     return Style(
@@ -354,63 +368,6 @@ def _checkpointing(workload: Workload, choices: _Choices) -> str:
     if "selective" in text:
         return "half" if "2nd" in text or "second" in text else "selective"
     return "full"
-
-
-_PLACES: Mapping[str, tuple[str, ...]] = {
-    "q": ("q", "q_proj", "query", "q_lin"),
-    "k": ("k", "k_proj", "key"),
-    "v": ("v", "v_proj", "value", "v_lin"),
-    "qkv": ("c_attn", "qkv_proj", "query_key_value", "wqkv", "qkv"),
-    "o": ("o", "o_proj", "output_proj", "projection", "proj", "dense", "attn.c_proj", "c_proj", "out_proj"),
-    "gate": ("gate_proj", "w1", "mlp", "gate_up_proj", "gate"),
-    "up": ("up_proj", "w2", "w3", "fc1", "mlp", "gate_up_proj", "c_fc", "dense_h_to_4h", "up"),
-    "down": ("down_proj", "fc2", "mlp", "c_proj", "dense_4h_to_h", "down"),
-    "lm_head": ("head", "lm_head"),
-}
-ALL_LINEAR = frozenset({"q", "k", "v", "qkv", "o", "gate", "up", "down"})
-
-
-def _adapter(workload: Workload, facts: _Facts, shape: DecoderShape, choices: _Choices) -> Adapter | None:
-    peft = workload.peft
-    if peft is None:
-        return None
-    method = str(peft.get("method") or "LoRA").lower()
-    native = facts.library in ("litgpt", "torchtune")
-    dtype: DType | None = None
-    if not native and facts.year >= 2024.4:
-        dtype = float32
-    if "quant" in method or method.startswith("qlora"):
-        dtype = dtype or (None if native else float32)
-    if "adapter" in method:
-        if "v2" in method:
-            return Adapter("v2", 0, ALL_LINEAR | {"lm_head"}, dtype)
-        return Adapter("lora", 1, frozenset({"o"}), dtype)
-    if "lora" not in method and "dora" not in method:
-        raise Unsupported(f"peft method {method!r}", "this way of adapting is not modelled")
-    targets = peft.get("targets")
-    listed = cast("Sequence[object]", targets) if isinstance(targets, list | tuple) else ()
-    names = {str(t) for t in listed}
-    places = {place for place, words in _PLACES.items() if names & set(words)}
-    if names & {"all-linear", "all"}:
-        places = set(ALL_LINEAR)
-    if not places:
-        places = {"q", "v"} if not method.startswith("qlora") else set(ALL_LINEAR)
-    rank = peft.get("rank")
-    dropout = 0.0
-    if facts.library != "torchtune":
-        sentence = "whether the adapters' inputs are dropped out is not stated: a rate above nothing assumed"
-        dropout = float(choices.pick("adapter_dropout", 0.05, (0.0,), sentence))
-    return Adapter(
-        "lora", rank if isinstance(rank, int) else 8, frozenset(places), dtype, dropout, not native
-    )
-
-
-def _saved_modules(workload: Workload, adapter: Adapter | None) -> tuple[str, ...]:
-    saved = (workload.peft or {}).get("modules_to_save") or ()
-    if adapter is None or not isinstance(saved, list | tuple):
-        return ()
-    words = {"wte": "embed", "embed_tokens": "embed", "lm_head": "head", "embedding": "embed"}
-    return tuple(words[name] for name in cast("Sequence[str]", saved) if name in words)
 
 
 def _quantised(text: str | None) -> Quantised | None:
@@ -487,7 +444,7 @@ def _update(workload: Workload, facts: _Facts, adapters: bool, hidden: int = 0) 
     if fused or facts.library in ("torchtitan", "torchtune"):
         # both set it in the configurations they ship
         options["fused"] = True
-    elif text.startswith("hf") or facts.torch_version < (2, 0):
+    elif text.startswith("hf") or facts.does("adam_loop") == "single":
         options["foreach"] = False
     return Update("torch.optim.AdamW", options, **common)
 
@@ -603,7 +560,7 @@ def _inference_job(
             cached=held,
             cache_bytes=cache_bytes,
             loss=False,
-            last_only=facts.library not in ("transformers",) or facts.year > 2024.9,
+            last_only=facts.library != "transformers" or facts.does("prompt_logits") == "last",
         ),
     )
 
@@ -618,7 +575,7 @@ def _encoder_job(workload: Workload, facts: _Facts, config: Mapping[str, Any], c
         raise Unsupported(f"model_type {kind!r}", "no family for described jobs has this architecture yet")
     if workload.peft is not None:
         raise Unsupported("peft on encoders", "adapters are modelled for decoders only")
-    attention = "eager" if "eager" in (workload.attention or "") or facts.year < 2024.4 else "sdpa"
+    attention = "eager" if "eager" in (workload.attention or "") else facts.does("encoder_attention")
     subject = TokenClassifier(
         kind,
         {**fields, "num_labels": workload.classes or 2},
@@ -643,7 +600,7 @@ def _encoder_job(workload: Workload, facts: _Facts, config: Mapping[str, Any], c
     job = replace(
         job,
         update=_update(workload, facts, False),
-        accumulates=(workload.accumulation or 1) > 1 or facts.torch_version < (2, 0),
+        accumulates=(workload.accumulation or 1) > 1 or facts.does("zero_grad") == "zeros",
     )
     return _parallel_job(workload, facts, job)
 
@@ -667,9 +624,8 @@ def _seq2seq_job(workload: Workload, facts: _Facts, config: Mapping[str, Any], c
             stated = int(choices.pick("seq_len", length, (length // 2,), sentence))
         source = target = stated
     text = workload.attention or ""
-    eager = (
-        "eager" in text or (not text and facts.year < 2024.4) or (kind in ("t5", "mt5") and facts.year < 2026)
-    )
+    usual = facts.does("t5_attention" if kind in ("t5", "mt5") else "seq2seq_attention")
+    eager = "eager" in text or (usual == "eager" and (not text or kind in ("t5", "mt5")))
     subject = EncoderDecoder(
         kind,
         fields,
@@ -694,7 +650,7 @@ def _seq2seq_job(workload: Workload, facts: _Facts, config: Mapping[str, Any], c
     job = replace(
         job,
         update=_update(workload, facts, False),
-        accumulates=(workload.accumulation or 1) > 1 or facts.torch_version < (2, 0),
+        accumulates=(workload.accumulation or 1) > 1 or facts.does("zero_grad") == "zeros",
     )
     return _parallel_job(workload, facts, job)
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from torchwise_memory.allocator import Allocator, AllocatorSettings, OutOfMemoryError
 from torchwise_memory.classes import CLASSES
-from torchwise_memory.families.projections import Adapted, Projection
+from torchwise_memory.families.projections import Adapted, Projection, Prompt
 from torchwise_memory.library import METHODS
 from torchwise_memory.modules.base import Module
 from torchwise_memory.optimizers.base import Optimizer
@@ -332,6 +332,9 @@ def _freeze(model: Module) -> None:
         for p in module.parameters.values()
         if p is not None
     }
+    for _, module in model.walk():
+        if isinstance(module, Prompt):
+            kept.update(id(p) for _, p in module.walk_parameters())
     for _, parameter in model.walk_parameters():
         parameter.requires_grad = id(parameter) in kept
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torchwise_memory.families.decoder import Decoder, DecoderShape, Style
-from torchwise_memory.families.projections import Projections
+from torchwise_memory.families.projections import Projections, PromptShape
 from torchwise_memory.modules.base import Module, call
 from torchwise_memory.modules.ops import method
 from torchwise_memory.runtime.dtypes import DType, int64, uint8
@@ -16,7 +16,10 @@ from torchwise_memory.runtime.world import World
 
 @dataclass(frozen=True, slots=True)
 class DecoderSubject:
-    """A language model over (batch, tokens); cached: positions of keys and values kept a layer."""
+    """A language model over (batch, tokens).
+
+    cached: positions of keys and values kept a layer. prompt: what is learned before the text.
+    """
 
     shape: DecoderShape
     style: Style
@@ -27,6 +30,7 @@ class DecoderSubject:
     cache_bytes: float = 2.0
     loss: bool = True
     last_only: bool = True
+    prompt: PromptShape | None = None
 
     @property
     def layers(self) -> int:
@@ -34,7 +38,7 @@ class DecoderSubject:
 
     def build(self, w: World, layers: int) -> Module:
         model = Decoder()
-        model.build(w, self.shape, self.style, self.make, layers)
+        model.build(w, self.shape, self.style, self.make, layers, self.prompt)
         if self.cached:
             values = 2 * self.batch * self.cached * self.shape.kv_heads * self.shape.head_dim * layers
             size = int(values * self.cache_bytes)

@@ -22,6 +22,8 @@ from torchwise_memory.runtime.errors import OutOfFuel, Unsupported
 from torchwise_memory.runtime.ledger import StorageKind
 from torchwise_memory.simulation import Simulated, simulate
 from torchwise_memory.verdict import device_peak, verdict
+from torchwise_memory.versions import Installed, Version, date_of
+from torchwise_memory.versions import read as read_version
 
 MAX_ALTERNATIVES = 6
 
@@ -36,7 +38,8 @@ class Workload:
 
     config: fields of a `config.json`, in place of a known model. task: "train", "generate", "inference" or
     "load". parallel: "none", "DDP", "FSDP", "ZeRO", or words that contain them. metric: the one asked for.
-    allocator: the value of `PYTORCH_CUDA_ALLOC_CONF`.
+    allocator: the value of `PYTORCH_CUDA_ALLOC_CONF`. releases: of libraries; year: when the others were
+    current.
     """
 
     model: str | None = None
@@ -66,7 +69,7 @@ class Workload:
     chunked: bool = False
     framework: str = ""
     year: float | None = None
-    torch_version: tuple[int, int] | None = None
+    releases: Mapping[str, Version] = field(default_factory=dict[str, Version])
     metric: str | None = None
     assumption: str = ""
     new_tokens: int | None = None
@@ -106,7 +109,7 @@ UNKNOWN = Peak(None, None, None)
 
 def read(row: Mapping[str, Any]) -> Workload:
     """A JSON object. Raises WorkloadError for a field of the wrong kind."""
-    source: Any = row.get("source") or {}
+    source = _mapping(row, "source") or {}
     texts = [str(source.get(k) or "") for k in ("path", "document", "key", "version")] if source else []
     version = str(row.get("version") or (texts[3] if texts else ""))
     checkpointing = row.get("grad_checkpointing")
@@ -139,7 +142,7 @@ def read(row: Mapping[str, Any]) -> Workload:
         chunked=chunk is not None and chunk is not False,
         framework=_text(row, "framework") or _framework(" ".join(texts[:3])),
         year=_year(version),
-        torch_version=_torch(version),
+        releases=_releases(version),
         metric=_text(row, "metric_asked"),
         assumption=_text(row, "assumption") or "",
         new_tokens=_integer(row, "new_tokens"),
@@ -159,7 +162,7 @@ def _integer(row: Mapping[str, Any], name: str) -> int | None:
     value = row.get(name)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0 or value != int(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0 or value % 1 != 0:
         raise WorkloadError(f"{name}: expected a whole number of at least 0, found {value!r}")
     return int(value)
 
@@ -202,10 +205,9 @@ def _framework(text: str) -> str:
 
 def _year(version: str) -> float | None:
     """When the library was current, in years: by its version, else the first date of the text."""
-    library = re.search(r"transformers\s*4\.(\d+)", version)
-    if library:
-        # about twelve releases a year; 4.46 came in October 2024
-        return 2024.8 + (int(library[1]) - 46) * 0.083
+    transformers = _releases(version).get("transformers")
+    if transformers is not None:
+        return date_of("transformers", transformers)
     dated = re.search(r"(20\d\d)-(\d\d)", version)
     if dated:
         return int(dated[1]) + (int(dated[2]) - 1) / 12
@@ -213,9 +215,14 @@ def _year(version: str) -> float | None:
     return int(year[1]) + 0.5 if year else None
 
 
-def _torch(version: str) -> tuple[int, int] | None:
-    found = re.search(r"torch\s*(\d+)\.(\d+)", version)
-    return (int(found[1]), int(found[2])) if found else None
+def _releases(version: str) -> dict[str, Version]:
+    """`torch 2.4, transformers 4.49.0`; the first of each name."""
+    found: dict[str, Version] = {}
+    for name, number in re.findall(
+        r"\b(torch|transformers|peft|torchtitan)[\s=]*v?(\d+\.\d+(?:\.\d+)*)", version
+    ):
+        found.setdefault(name, read_version(number))
+    return found
 
 
 def run(workload: Workload, calibrated: bool = True) -> Answer:
@@ -330,12 +337,8 @@ def _card(name: str | None) -> Gpu | None:
 
 
 def _with_context(card: Gpu, workload: Workload) -> Gpu:
-    """Before lazy loading (CUDA 11.7, on by default with torch 2.1 and CUDA 12) a context held every kernel:
-    1343 MB on a V100 with CUDA 11.2.
-    """
-    year = workload.year
-    old = workload.torch_version is not None and workload.torch_version < (2, 1)
-    if not old and (year is None or year >= 2023.5 or workload.torch_version is not None):
+    """Before lazy loading a context held every kernel: 1343 MB on a V100 with CUDA 11.2."""
+    if Installed(workload.releases, workload.year).value("kernel_loading") == "lazy":
         return card
     return replace(card, context_bytes=(800 * hardware.MIB, 1280 * hardware.MIB, 1800 * hardware.MIB))
 

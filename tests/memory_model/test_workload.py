@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from torchwise_memory import hardware
 from torchwise_memory.jobs import Options, has_family, job_of
 from torchwise_memory.presets import presets
 from torchwise_memory.report import Phase, Verdict
+from torchwise_memory.runtime.ledger import StorageKind
 from torchwise_memory.simulation import Simulated, simulate
 from torchwise_memory.workload import Workload, WorkloadError, read, run
 
@@ -34,6 +37,7 @@ BASE = Workload(
     optimizer="AdamW",
     checkpointing="false",
     framework="transformers",
+    releases={"transformers": (5, 0), "torch": (2, 9)},
 )
 LORA = {"method": "LoRA", "rank": 8, "targets": ["q_proj", "v_proj"]}
 
@@ -51,6 +55,10 @@ def simulated(workload: Workload, shallow: bool = True) -> Simulated:
         replace(BASE, micro_batch=64),
         replace(BASE, weights="fp32", autocast="bf16", accumulation=4),
         replace(BASE, peft=LORA),
+        replace(BASE, peft={"method": "DoRA", "targets": ["all-linear"]}),
+        replace(BASE, peft={"method": "IA3"}),
+        replace(BASE, peft={"method": "prompt tuning"}),
+        replace(BASE, peft={"method": "prefix tuning", "virtual_tokens": 32}),
         replace(BASE, peft=LORA, quantisation="bnb nf4", checkpointing="true"),
         replace(BASE, gpus=8, parallel="FSDP", weights="fp32", autocast="bf16 mixed"),
         replace(BASE, gpus=8, parallel="FSDP", weights="fp32", autocast="bf16 mixed", framework="torchtitan"),
@@ -293,3 +301,63 @@ def test_readings_that_disagree_about_a_card_make_it_borderline() -> None:
     row = {"task": "train", "assumption": "length 128 each", "attention": "eager", "weights_dtype": "fp32"}
     job = read({**row, "model": "t5-large", "micro_batch": 20, "gpu": "TITAN RTX", "optimizer": "AdamW"})
     assert run(job).verdict is Verdict.BORDERLINE
+
+
+ADAPTERS = Path(__file__).parents[1] / "shared_analysis" / "concrete" / "data" / "adapters.jsonl"
+ADAPTED = Workload(
+    config={
+        "model_type": "llama",
+        "hidden_size": 512,
+        "intermediate_size": 1376,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "vocab_size": 4000,
+    },
+    micro_batch=8,
+    seq_len=256,
+    weights="fp32",
+    attention="eager",
+    optimizer="AdamW",
+    checkpointing="false",
+    framework="transformers",
+)
+
+
+@pytest.mark.parametrize(
+    ("row", "weights", "peft"),
+    [
+        ("lora", "fp32", {"method": "LoRA", "rank": 16}),
+        ("dora", "fp32", {"method": "DoRA", "rank": 16, "targets": ["all-linear"]}),
+        ("dora-bf16", "bf16", {"method": "DoRA", "rank": 16, "targets": ["q_proj", "v_proj"]}),
+        ("ia3", "fp32", {"method": "IA3"}),
+        ("ia3-bf16", "bf16", {"method": "(IA)^3"}),
+        ("prompt", "fp32", {"method": "prompt tuning", "virtual_tokens": 32}),
+        ("ptuning", "fp32", {"method": "P-Tuning", "virtual_tokens": 32, "encoder_hidden_size": 128}),
+        ("prefix", "fp32", {"method": "prefix_tuning", "virtual_tokens": 32}),
+    ],
+)
+def test_described_adapters_take_what_peft_takes(row: str, weights: str, peft: dict[str, object]) -> None:
+    """Live bytes: unlike the kept figures, without what the allocator's blocks are longer than asked for."""
+    rows = map(json.loads, ADAPTERS.read_text(encoding="utf-8").splitlines())
+    known = next(each for each in rows if each["id"] == row)
+    options = Options({"adapter_dropout": 0.0})
+    found = simulate(job_of(replace(ADAPTED, weights=weights, peft=peft), options, None)[0])
+    assert found.parameters == known["parameters"]
+    ours = found.allocated - found.kinds.get(StorageKind.WORKSPACE, 0)
+    assert ours == pytest.approx(known["allocated"], rel=0.013)
+
+
+def test_packed_weights_are_unpacked_for_the_norm_of_dora() -> None:
+    packed = replace(BASE, quantisation="bnb nf4")
+    targets = ["all-linear"]
+    plain = simulated(replace(packed, peft={"method": "LoRA", "rank": 8, "targets": targets}))
+    dora = simulated(replace(packed, peft={"method": "DoRA", "rank": 8, "targets": targets}))
+    assert dora.allocated > plain.allocated
+    assert dora.trainable > plain.trainable
+
+
+def test_a_prefix_and_checkpointing_exclude_each_other() -> None:
+    answer = run(replace(BASE, peft={"method": "prefix"}, checkpointing="true"))
+    assert answer.peak.allocated is None
+    assert "prefix tuning" in answer.why

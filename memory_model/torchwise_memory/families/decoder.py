@@ -32,12 +32,12 @@ from torchwise_memory.families.fused import (
     to_card,
     to_host,
 )
-from torchwise_memory.families.projections import Projection, Projections
+from torchwise_memory.families.projections import Projection, Projections, Prompt, PromptShape
 from torchwise_memory.modules.base import Module, call
 from torchwise_memory.modules.linear import Identity
 from torchwise_memory.modules.ops import functional, method, torch_function
 from torchwise_memory.runtime.checkpoint import checkpoint
-from torchwise_memory.runtime.dtypes import float32
+from torchwise_memory.runtime.dtypes import boolean, float32
 from torchwise_memory.runtime.tensor import Tensor
 from torchwise_memory.runtime.world import World
 
@@ -183,12 +183,18 @@ class Attention(Module):
             wide = shape.qk_norm == "all"
             self.children["q_norm"] = make_norm(w, shape, style, q if wide else shape.head_dim)
             self.children["k_norm"] = make_norm(w, shape, style, kv if wide else shape.head_dim)
+        #: learned keys and values before those of the text, while a step runs
+        self.prefix: tuple[Any, Any] | None = None
 
     def forward(self, w: World, x: Any, rotary: Any, mask: Any) -> Any:
         query, key, value = self._heads(w, x)
         del x
         if rotary is not None:
             query, key = self._rotated(w, query, rotary), self._rotated(w, key, rotary)
+        if self.prefix is not None:
+            key = torch_function(w, "torch.cat", (self.prefix[0], key), -2)
+            value = torch_function(w, "torch.cat", (self.prefix[1], value), -2)
+            self.prefix = (key, value)
         output = attend(w, self.shape, self.style, query, key, value, mask, self.training)
         del query, key, value
         return self.run(w, "o", output)
@@ -434,7 +440,13 @@ class Decoder(Module):
     native_name = "torchwise.Decoder"
 
     def build(
-        self, w: World, shape: DecoderShape, style: Style, make: Projections, layers: int | None = None
+        self,
+        w: World,
+        shape: DecoderShape,
+        style: Style,
+        make: Projections,
+        layers: int | None = None,
+        prompt: PromptShape | None = None,
     ) -> None:
         self.shape, self.style = shape, style
         width = shape.embed_size or shape.hidden
@@ -453,6 +465,11 @@ class Decoder(Module):
             blocks.append(layer)
         self.children["layers"] = module_list(blocks)
         self.children["norm"] = make_norm(w, shape, style) if shape.final_norm else Identity()
+        if prompt is not None:
+            learned = Prompt()
+            pairs = 2 * shape.kv_heads * shape.head_dim * len(blocks)
+            learned.build(w, prompt, pairs if prompt.method == "prefix" else width)
+            self.children["prompt"] = learned
         head = make(w, "lm_head", width, shape.vocab, shape.head_bias)
         if shape.tied and isinstance(head, Projection):
             head.share(self.child("embed"))
@@ -465,11 +482,15 @@ class Decoder(Module):
     def forward(self, w: World, tokens: Any, labels: Any = None, last_only: bool = False) -> Any:
         """The loss, or the logits where there are no labels."""
         x = self._embedded(w, tokens)
+        before = self._give_prefix(w, x)
         rotary = self._tables(w, x)
-        mask = self._mask(w, x)
+        mask = self._mask(w, x, before)
         for index, layer in enumerate(self.blocks):
             x = self._layer(w, index, layer, x, rotary, mask)
         del rotary, mask
+        if before:
+            for layer in self.blocks:
+                _attention_of(layer).prefix = None
         x = self.run(w, "norm", x)
         if last_only:
             x = method(w, "__getitem__", x, (slice(None), slice(-1, None)))
@@ -481,10 +502,15 @@ class Decoder(Module):
         x = self.run(w, "embed", tokens)
         if self.fields.get("input_require_grads"):
             x.requires_grad = True
+        prompt = self.children.get("prompt")
+        if isinstance(prompt, Prompt) and prompt.shape.method != "prefix":
+            learned = method(w, "to", call(w, prompt, (x.shape[0],), {}), x.dtype)
+            x = torch_function(w, "torch.cat", (learned, x), 1)
+            del learned
         if "project_in" in self.children:
             x = self.run(w, "project_in", x)
         if "positions" in self.children:
-            rows = torch_function(w, "torch.arange", tokens.shape[1], device=x.device)
+            rows = torch_function(w, "torch.arange", x.shape[1], device=x.device)
             x = add(w, x, self.run(w, "positions", method(w, "unsqueeze", rows, 0)))
         if "embed_norm" in self.children:
             x = self.run(w, "embed_norm", x)
@@ -498,14 +524,32 @@ class Decoder(Module):
         size = int(self.shape.head_dim * self.shape.rotary)
         return tuple(w.new((1, 1, x.shape[1], size), x.dtype, "rotary table", x.device) for _ in "cs")
 
-    def _mask(self, w: World, x: Any) -> Any:
+    def _give_prefix(self, w: World, x: Any) -> int:
+        """Hands each layer its learned keys and values, copied as a cache copies them; how many there are."""
+        prompt = self.children.get("prompt")
+        if not isinstance(prompt, Prompt) or prompt.shape.method != "prefix":
+            return 0
+        shape, tokens, batch = self.shape, prompt.shape.tokens, x.shape[0]
+        pairs = method(w, "to", call(w, prompt, (batch,), {}), x.dtype)
+        pairs = method(w, "view", pairs, batch, tokens, 2 * len(self.blocks), shape.kv_heads, shape.head_dim)
+        pairs = method(w, "permute", pairs, 2, 0, 3, 1, 4)
+        for index, layer in enumerate(self.blocks):
+            states = [method(w, "__getitem__", pairs, 2 * index + part) for part in (0, 1)]
+            key, value = (torch_function(w, "torch.cat", [each], -2) for each in states)
+            _attention_of(layer).prefix = (key, value)
+        return tokens
+
+    def _mask(self, w: World, x: Any, before: int) -> Any:
+        """before: keys that every query sees besides those of the text."""
         length = x.shape[1]
         if length == 1:
             return None
         if self.shape.alibi:
-            return w.new((1, self.shape.heads, length, length), x.dtype, "alibi mask", x.device)
+            return w.new((1, self.shape.heads, length, length + before), x.dtype, "alibi mask", x.device)
         if self.style.attention == "eager" or self.shape.attention_softcap:
-            return w.new((x.shape[0], 1, length, length), x.dtype, "causal mask", x.device)
+            return w.new((x.shape[0], 1, length, length + before), x.dtype, "causal mask", x.device)
+        if before and not self.style.fused:
+            return w.new((x.shape[0], 1, length, length + before), boolean, "causal mask", x.device)
         return None
 
     def _layer(self, w: World, index: int, layer: Module, x: Any, rotary: Any, mask: Any) -> Any:
@@ -573,6 +617,12 @@ class Decoder(Module):
             if not self.style.logits_fp32:
                 logits[index] = None
         return total
+
+
+def _attention_of(layer: Module) -> Attention:
+    attention = layer.child("attention")
+    assert isinstance(attention, Attention)
+    return attention
 
 
 def w_half(x: Tensor) -> bool:

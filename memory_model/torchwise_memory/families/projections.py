@@ -1,11 +1,11 @@
-"""Linear layers of described workloads: plain, quantised, with adapters, divided among processes."""
+"""Linear layers of described workloads: plain, quantised, with adapters; and prompts that are learned."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
 
-from torchwise_memory.families.base import add
+from torchwise_memory.families.base import add, embedding, linear
 from torchwise_memory.modules.base import Module
 from torchwise_memory.modules.ops import functional, method, torch_function
 from torchwise_memory.runtime.dtypes import DType, float32, uint8
@@ -39,7 +39,8 @@ class Quantised:
 class Adapter:
     """LoRA and its kin on the layers named in `targets`. dtype: of adapter weights; None follows the model.
 
-    method: "lora", "v2" (scale and bias, LLaMA-Adapter v2). cast_inputs: inputs are cast to `dtype` first.
+    method: "lora", "dora" (LoRA with a learned magnitude), "ia3" (a learned scale), "v2" (scale and bias,
+    LLaMA-Adapter v2). cast_inputs: inputs are cast to `dtype` first.
     """
 
     method: str
@@ -48,7 +49,17 @@ class Adapter:
     dtype: DType | None = None
     dropout: float = 0.0
     cast_inputs: bool = False
-    parts: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PromptShape:
+    """Learned tokens before the text. method: "prompt", "p-tuning" (through a network of `inner`), "prefix"
+    (keys and values of every layer).
+    """
+
+    method: str
+    tokens: int
+    inner: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +83,7 @@ class Projections:
         if adapter is None or not targeted(adapter.targets, name):
             return layer
         adapted = Adapted()
-        adapted.build(w, layer, columns, rows, adapter)
+        adapted.build(w, name, layer, adapter)
         return adapted
 
     def grouped(self, w: World, experts: int, rows: int, columns: int) -> Module:
@@ -140,6 +151,14 @@ class Projection(Module):
         record(w, "quantised linear", (x,), (weight,), _QuantisedBack(self, x, dtype), result)
         return result if w.autocast_dtype is not None else method(w, "to", result, given)
 
+    def whole_weight(self, w: World, dtype: DType) -> Any:
+        """The weight as a matrix of that type; a packed one is unpacked."""
+        weight = self.tensor("weight")
+        if self.quantised is None:
+            return method(w, "to", weight, dtype)
+        whole = w.new((self.rows, self.columns), self.compute or dtype, "dequantised weight", weight.device)
+        return method(w, "to", whole, dtype)
+
     def _whole(self, w: World, dtype: DType, x: Tensor) -> Tensor | None:
         if self.quantised is None or not self.quantised.dequantises:
             return None
@@ -165,26 +184,32 @@ class _QuantisedBack:
 
 
 class Adapted(Module):
-    """A frozen layer and what is trained beside it."""
+    """A frozen layer and what is trained beside it, as peft computes it."""
 
     native_name = "torchwise.Adapted"
 
-    def build(self, w: World, base: Projection, columns: int, rows: int, adapter: Adapter) -> None:
+    def build(self, w: World, name: str, base: Projection, adapter: Adapter) -> None:
         self.adapter = adapter
-        self.rows = rows
+        self.scales_input = name == "down"
         for parameter in base.parameters.values():
             if parameter is not None:
                 parameter.requires_grad = False
         self.children["base"] = base
-        dtype = adapter.dtype
+        rows, columns, dtype = base.rows, base.columns, adapter.dtype
         if adapter.method == "v2":
             self.new_parameter(w, "scale", (rows,), None, dtype)
             self.new_parameter(w, "shift", (rows,), None, dtype)
-            return
-        self.new_parameter(w, "a", (adapter.rank, columns), None, dtype)
-        self.new_parameter(w, "b", (rows, adapter.rank), None, dtype)
+        elif adapter.method == "ia3":
+            self.new_parameter(w, "scale", (columns if self.scales_input else rows,), None, dtype)
+        else:
+            self.new_parameter(w, "a", (adapter.rank, columns), None, dtype)
+            self.new_parameter(w, "b", (rows, adapter.rank), None, dtype)
+            if adapter.method == "dora":
+                self.new_parameter(w, "magnitude", (rows,), None, dtype)
 
     def forward(self, w: World, x: Any) -> Any:
+        if self.adapter.method == "ia3":
+            return self._scaled(w, x)
         result = self.run(w, "base", x)
         if self.adapter.method == "v2":
             shifted = add(w, result, self.tensor("shift"))
@@ -193,8 +218,11 @@ class Adapted(Module):
         a, b = self.tensor("a"), self.tensor("b")
         if self.adapter.cast_inputs and w.autocast_dtype is None and x.dtype is not a.dtype:
             x = method(w, "to", x, a.dtype)
-        if self.adapter.dropout and self.training:
+        dropped = self.adapter.dropout > 0 and self.training
+        if dropped:
             x = functional(w, "dropout", x, self.adapter.dropout, True)
+        if self.adapter.method == "dora":
+            return method(w, "to", add(w, result, self._magnified(w, x, None if dropped else result)), dtype)
         low = functional(w, "linear", x, a)
         del x
         high = functional(w, "linear", low, b)
@@ -204,5 +232,72 @@ class Adapted(Module):
         result = add(w, result, scaled)
         return method(w, "to", result, dtype)
 
+    def _scaled(self, w: World, x: Any) -> Any:
+        """`peft/tuners/ia3/layer.py`: the input of the feed-forward's last layer, else the output."""
+        scale = self.tensor("scale")
+        given = x.dtype
+        if self.scales_input:
+            x = method(w, "to", x, scale.dtype)
+            x = method(w, "to", torch_function(w, "torch.mul", x, scale), given)
+            return self.run(w, "base", x)
+        result = self.run(w, "base", x)
+        return method(w, "to", torch_function(w, "torch.mul", result, scale), result.dtype)
 
-__all__ = ["Adapted", "Adapter", "Projection", "Projections", "Quantised", "float32"]
+    def _magnified(self, w: World, x: Any, base_result: Any) -> Any:
+        """`peft/tuners/lora/dora.py`: the norm of the whole weight with its change, made anew at each use."""
+        a, b = self.tensor("a"), self.tensor("b")
+        base = self.child("base")
+        assert isinstance(base, Projection)
+        eye = torch_function(w, "torch.eye", base.columns, dtype=a.dtype, device=a.device)
+        change = method(w, "t", functional(w, "linear", functional(w, "linear", eye, a), b))
+        del eye
+        change = method(w, "to", change, x.dtype)
+        weight = base.whole_weight(w, x.dtype)
+        whole = add(w, weight, torch_function(w, "torch.mul", method(w, "detach", change), 2.0))
+        norm = torch_function(w, "torch.linalg.norm", whole, dim=1)
+        del whole
+        scale = torch_function(w, "torch.div", self.tensor("magnitude"), method(w, "detach", norm))
+        scale = method(w, "view", scale, 1, -1)
+        high = functional(w, "linear", functional(w, "linear", x, a), b)
+        if base_result is None:
+            base_result = functional(w, "linear", x, weight)
+        elif base.parameters["bias"] is not None:
+            base_result = torch_function(w, "torch.sub", base_result, base.tensor("bias"))
+        first = torch_function(w, "torch.mul", torch_function(w, "torch.sub", scale, 1), base_result)
+        second = torch_function(w, "torch.mul", torch_function(w, "torch.mul", scale, high), 2.0)
+        return add(w, first, second)
+
+
+class Prompt(Module):
+    """The tokens, or keys and values, that are learned before the text."""
+
+    native_name = "torchwise.Prompt"
+
+    def build(self, w: World, shape: PromptShape, width: int) -> None:
+        """width: of a token; for a prefix, of the keys and values of all layers together."""
+        self.shape = shape
+        self.children["embedding"] = embedding(w, shape.tokens, width).to(w, float32)
+        if shape.method == "p-tuning":
+            inner = shape.inner or width
+            for name, (i, o) in {
+                "in": (width, inner),
+                "middle": (inner, inner),
+                "out": (inner, width),
+            }.items():
+                self.children[name] = linear(w, i, o).to(w, float32)
+
+    def forward(self, w: World, batch: int) -> Any:
+        """(batch, tokens, width); a prefix is looked up for each sample, tokens once."""
+        device = self.child("embedding").tensor("weight").device
+        rows = method(w, "unsqueeze", torch_function(w, "torch.arange", self.shape.tokens, device=device), 0)
+        if self.shape.method == "prefix":
+            return self.run(w, "embedding", method(w, "expand", rows, batch, -1))
+        x = self.run(w, "embedding", rows)
+        if self.shape.method == "p-tuning":
+            for name in ("in", "middle"):
+                x = functional(w, "relu", self.run(w, name, x))
+            x = self.run(w, "out", x)
+        return method(w, "repeat", x, batch, 1, 1)
+
+
+__all__ = ["Adapted", "Adapter", "Projection", "Projections", "Prompt", "PromptShape", "Quantised"]

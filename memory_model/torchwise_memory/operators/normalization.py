@@ -100,10 +100,6 @@ def torch_layer_norm(
     return layer_norm(w, input, normalized_shape, weight, bias, eps)
 
 
-#: First release whose CUDA build has `_fused_rms_norm` (before, and for mixed types, it is a composite).
-FUSED_RMS_NORM_SINCE = (2, 9)
-
-
 @operator("torch.nn.functional.rms_norm", "torch.rms_norm")
 def rms_norm(
     w: World,
@@ -120,7 +116,8 @@ def rms_norm(
         )
     x = high(w, input)
     scale = None if weight is None else high(w, weight)
-    fuses = w.torch_version >= FUSED_RMS_NORM_SINCE and (scale is None or scale.dtype is x.dtype)
+    # of mixed types it is a composite in every release
+    fuses = w.does("rms_norm") == "fused" and (scale is None or scale.dtype is x.dtype)
     if fuses and x.device.on_card:
         return _fused_rms_norm(w, x, shape, scale)
     return _composite_rms_norm(w, x, shape, scale)

@@ -7,6 +7,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from torchwise_memory.report import Origin, Phase
+from torchwise_memory.versions import Installed
 
 from . import dtypes
 from .device import CUDA, Device
@@ -41,7 +42,7 @@ class World:
     processes that share the work. `module_depth` counts the module calls the program is inside of. Set by
     contexts: `grad_enabled`, `inference_mode`, the autocast fields, `save_policies`. `assumptions` collects
     sentences for the answer. `generations` counts how often hand-written models generated, `generator` is the
-    last that did.
+    last that did. `torch_is_assumed`: nothing says that it is that release.
     """
 
     def __init__(
@@ -55,6 +56,8 @@ class World:
         self.sm = sm
         self.fuel = fuel
         self.torch_version = torch_version
+        self.torch_is_assumed = False
+        self.behaviours: dict[str, str] = {}
         self.grad_enabled = True
         self.inference_mode = False
         self.autocast_dtype: DType | None = None
@@ -75,6 +78,16 @@ class World:
         self.default_device: Device | None = None
         self.sdpa_backends: frozenset[str] = frozenset({"flash", "efficient", "math"})
         self.assumptions: dict[str, Origin | None] = {}
+
+    def does(self, behaviour: str) -> str:
+        """What this release of PyTorch does where releases differ (`versions`)."""
+        known = self.behaviours.get(behaviour)
+        if known is None:
+            known = self.behaviours[behaviour] = Installed({"torch": self.torch_version}).value(behaviour)
+            if self.torch_is_assumed:
+                release = ".".join(map(str, self.torch_version))
+                self.assumptions.setdefault(f"PyTorch {release} runs: nothing says which release does", None)
+        return known
 
     @property
     def origin(self) -> Origin | None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 from dataclasses import replace
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchwise_memory.report import Estimate, Kind, Origin, PlanField, Remedy, Source, Verdict
 from torchwise_server.cli import Exit, UsageError
-from torchwise_server.cli.given import QUANTISED, adapters, with_machines
+from torchwise_server.cli.given import QUANTISED, trained_beside, with_machines
 from torchwise_server.cli.output import complain, say
 from torchwise_server.reporters.sources import Sources
 from torchwise_server.reporters.words import amount
@@ -91,7 +93,7 @@ def _list_models(form: str) -> int:
 def _workload(options: argparse.Namespace) -> Workload:
     from torchwise_memory.workload import Workload
 
-    for name in ("batch_size", "seq_len", "image_size", "lora", "accumulate", "gpus"):
+    for name in ("batch_size", "seq_len", "image_size", "lora", "virtual_tokens", "accumulate", "gpus"):
         value = getattr(options, name)
         if value is not None and value < 1:
             raise UsageError(f"--{name.replace('_', '-')} {value}: expected a number of at least 1")
@@ -102,9 +104,6 @@ def _workload(options: argparse.Namespace) -> Workload:
     parallel, words = _PARALLEL[options.parallel] if options.parallel else ("none", "")
     precision = options.precision or "bf16"
     half = precision.removeprefix("amp-")
-    peft = None
-    if options.lora is not None:
-        peft = adapters(options.lora, options.lora_targets)
     return Workload(
         model=options.model if options.parameters is None else None,
         config=options.model_config,
@@ -122,11 +121,24 @@ def _workload(options: argparse.Namespace) -> Workload:
         autocast=half if precision.startswith("amp") else "none",
         quantisation=QUANTISED.get(options.quantise or ""),
         optimizer=options.optimizer or "AdamW",
-        peft=peft,
+        peft=trained_beside(options),
         checkpointing="true" if options.checkpointing else "false",
         compiled=options.compile,
         framework="transformers",
+        releases={name: version for name, (version, _) in _releases().items()},
     )
+
+
+@cache
+def _releases() -> dict[str, tuple[tuple[int, ...], str]]:
+    """Of the libraries, as the working folder's environment, pins and locks say, and who says so."""
+    from torchwise_analysis.names.environment import library_folders
+    from torchwise_analysis.names.releases import release_run
+
+    here = Path.cwd()
+    folders = library_folders(here)
+    found = {name: release_run(name, [str(here)], folders) for name in ("transformers", "torch", "peft")}
+    return {name: (version, where) for name, (version, where) in found.items() if version is not None}
 
 
 def _estimate(
@@ -149,6 +161,8 @@ def _estimate(
     if options.lora is not None:
         adapters = f"rank {options.lora}, on {options.lora_targets or 'q_proj,v_proj'}"
         plan["lora"] = PlanField(adapters, Source.CONFIGURED)
+    if options.adapter is not None:
+        plan["adapter"] = PlanField(options.adapter, Source.CONFIGURED)
     if options.accumulate is not None:
         plan["accumulation"] = PlanField(options.accumulate, Source.CONFIGURED)
     if options.task != "train":
@@ -165,7 +179,7 @@ def _estimate(
         phase=answered.phase,
         breakdown=dict(answered.breakdown),
         alive=(),
-        assumptions=answered.assumptions,
+        assumptions=(*(f"releases: {where}" for _, where in _releases().values()), *answered.assumptions),
         gpus=tuple(answered.fits(card, workload.gpus) for card in cards),
         gpus_used=workload.gpus,
     )

@@ -132,6 +132,8 @@ _OF_DESCRIPTIONS = {
     "optimizer": "",
     "lora": "",
     "lora_targets": "",
+    "adapter": "",
+    "virtual_tokens": "",
     "quantise": "",
     "checkpointing": "",
     "accumulate": "",
@@ -258,6 +260,14 @@ def _add_description(parser: Parser) -> None:
     )
     group.add_argument(
         "--lora-targets", metavar="NAMES", help="by commas, or all-linear (default: q_proj,v_proj)"
+    )
+    group.add_argument(
+        "--adapter",
+        choices=tuple(given.ADAPTERS),
+        help="what a frozen model is trained by (default: lora)",
+    )
+    group.add_argument(
+        "--virtual-tokens", type=int, metavar="N", help="learned tokens of prompt, prefix and p-tuning"
     )
     group.add_argument("--quantise", choices=tuple(given.QUANTISED), help="how frozen weights are stored")
     group.add_argument("--checkpointing", action="store_true", help="gradient checkpointing")

@@ -25,6 +25,16 @@ USUAL_CARD = "a100-80gb"
 #: The words for ways of storing frozen weights, and what the model of memory calls them.
 QUANTISED = {"nf4": "bnb nf4", "int8": "bnb int8", "gptq-int4": "GPTQ int4"}
 
+#: The words for what is trained beside a frozen model, and what peft calls it.
+ADAPTERS = {
+    "lora": "LoRA",
+    "dora": "DoRA",
+    "ia3": "IA3",
+    "prompt": "prompt tuning",
+    "prefix": "prefix tuning",
+    "p-tuning": "p-tuning",
+}
+
 _MOST_BYTES = 1 << 20
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 _AMOUNT = re.compile(r"(\d+(?:[._]\d+)*)\s*([kmbt]?)", re.IGNORECASE)
@@ -190,6 +200,27 @@ def require_spoken_of(given: Sequence[str], text: str, path: str) -> None:
 
 
 # --------------------------------------------------------------------------- a described model
+
+
+def trained_beside(options: argparse.Namespace) -> dict[str, object] | None:
+    """What is trained beside a frozen model; None where the model itself is.
+
+    Raises:
+        UsageError: the options do not go together.
+    """
+    kind = options.adapter or ("lora" if options.lora is not None else None)
+    if options.virtual_tokens is not None and kind not in ("prompt", "prefix", "p-tuning"):
+        raise UsageError("--virtual-tokens needs --adapter prompt, prefix or p-tuning")
+    if kind is None:
+        return None
+    if kind in ("lora", "dora"):
+        return {**adapters(options.lora or 8, options.lora_targets), "method": ADAPTERS[kind]}
+    if options.lora is not None:
+        raise UsageError(f"--lora is a rank, which --adapter {kind} does not have")
+    if kind == "ia3":
+        targets = (options.lora_targets or "").split(",")
+        return {"method": ADAPTERS[kind], "targets": [name for name in targets if name]}
+    return {"method": ADAPTERS[kind], "virtual_tokens": options.virtual_tokens}
 
 
 def adapters(rank: int, targets: str | None) -> dict[str, object]:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from torchwise_analysis.files import MAX_SOURCE_BYTES, read_regular
 from torchwise_analysis.names.edited_path import added_folders, edits_path
-from torchwise_analysis.names.releases import Releases, releases
+from torchwise_analysis.names.releases import Releases, Version, release_run, releases
 from torchwise_analysis.source import lower_text
 from torchwise_analysis.source.decode import decode
 from torchwise_analysis.source.nodes import Module
@@ -73,6 +73,7 @@ class Project:
         self._texts: dict[str, str | None] = {}
         self._modules: dict[str, Module | None] = {}
         self._releases: dict[str, Releases | None] = {}
+        self._runs: dict[str, tuple[Version | None, str]] = {}
         self._launches: dict[str, Launches] = {}
         self._added: dict[str, tuple[str, ...]] = {}  # by file: what it puts on the path
         self.asked: set[str] = set()  # files whose module was asked for; whoever wants to know clears it
@@ -200,6 +201,12 @@ class Project:
         if library not in self._releases:
             self._releases[library] = releases(library, self.roots, self.libraries)
         return self._releases[library]
+
+    def release_run(self, library: str) -> tuple[Version | None, str]:
+        """The release that a run most likely has, and who says so; None where nothing does."""
+        if library not in self._runs:
+            self._runs[library] = release_run(library, self.roots, self.libraries)
+        return self._runs[library]
 
     def asked_launches(self) -> Iterable[tuple[str, Launches]]:
         """The scripts whose launch lines were asked for, with the answers."""

@@ -1,6 +1,7 @@
 """Which releases of a library a project runs with: what is installed, and what the project declares.
 
-Read as text from `requirements*.txt`, `pyproject.toml`, `setup.py`, `setup.cfg` and `environment.y*ml` of the
+Read as text from lock files (poetry, uv, pdm, Pipenv, conda-lock, pylock), `requirements*.txt`,
+`constraints*.txt`, `pyproject.toml`, `Pipfile`, `setup.py`, `setup.cfg` and `environment.y*ml` of the
 project's folders, and from the names of the `.dist-info` folders of its libraries. Nothing is resolved and no
 index is asked: a lower bound is what somebody wrote.
 """
@@ -17,9 +18,16 @@ from torchwise_analysis.files import read_regular
 Version = tuple[int, ...]
 
 _MAX_BYTES = 1 << 18
-_READ = re.compile(r"requirements.*\.txt|pyproject\.toml|setup\.(?:py|cfg)|environment.*\.ya?ml")
+_MAX_LOCK_BYTES = 1 << 24
+_READ = re.compile(
+    r"(?:requirements|constraints).*\.(?:txt|in)|pyproject\.toml|Pipfile|setup\.(?:py|cfg)|environment.*\.ya?ml"
+)
+_LOCK = re.compile(r"(?:poetry|uv|pdm|Pipfile|conda-lock)\.lock|conda-lock\.ya?ml|pylock(?:\..+)?\.toml")
+_COMMENT = re.compile(r"^\s*#.*$", re.MULTILINE)
 _FOLDERS = ("", "requirements")
-_BOUND = re.compile(r"(===?|~=|>=|<=|<|>|=)\s*v?(\d+(?:\.\d+)*)")
+# What conda calls libraries that PyPI calls otherwise.
+_CONDA_NAMES = {"torch": "pytorch"}
+_BOUND = re.compile(r"(===?|~=|>=|<=|!=|\^|~|<|>|=|^)\s*v?(\d+(?:\.\d+)*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,23 +58,55 @@ def releases(library: str, roots: Sequence[str], libraries: Sequence[str]) -> Re
     return next(_installed(library, libraries), declared)
 
 
+def release_run(library: str, roots: Sequence[str], libraries: Sequence[str]) -> tuple[Version | None, str]:
+    """The release that a run most likely has, and who says so: a pin or a lock, what is installed, the newest
+    that the project allows; None where nothing bounds it from above.
+    """
+    declared = list(_declared(library, roots))
+    for known in (*declared, *_installed(library, libraries)):
+        if known.low is not None and known.low == known.high:
+            return known.low, known.where
+    for known in declared:
+        if known.high is not None:
+            return known.high, known.where
+    return None, ""
+
+
 def _declared(library: str, roots: Sequence[str]) -> Iterator[Releases]:
-    before, extras, bounds = (
-        r"(?:^|[\"'\s\[(,-])",
-        r"(?:\[[^\]]*\])?\s*",
-        r"((?:===?|~=|>=|<=|<|>|=)[^\"'#;\n)\]]*)",
+    names = "|".join(re.escape(name) for name in (library, _CONDA_NAMES.get(library, library)))
+    name = rf"(?i:{names})"
+    patterns = (
+        _LOCKED_TOML.replace("NAME", name),
+        _LOCKED_JSON.replace("NAME", name),
+        _LOCKED_YAML.replace("NAME", name),
     )
-    pattern = re.compile(before + re.escape(library) + extras + bounds, re.MULTILINE)
+    locked = [re.compile(pattern, re.MULTILINE) for pattern in patterns]
+    written = [re.compile(p.replace("NAME", name), re.MULTILINE) for p in (_REQUIRED, _POETRY)]
     for root in roots:
-        for name, text in _texts(root):
-            match = pattern.search(text)
-            if match is not None:
-                low, high = _bounds(match[1])
+        texts = list(_texts(root))
+        for file, text, is_lock in sorted(texts, key=lambda entry: not entry[2]):
+            for pattern in locked if is_lock else written:
+                match = pattern.search(text)
+                if match is None:
+                    continue
+                low, high = _bounds(f"=={match[1]}" if is_lock else match[1])
                 if low is not None or high is not None:
-                    yield Releases(low, high, f"`{library}{match[1].strip()}` in {name}")
+                    said = f"{library} {match[1]}" if is_lock else f"`{library}{match[1].strip()}`"
+                    yield Releases(low, high, f"{said} in {file}")
+                    break
 
 
-def _texts(root: str) -> Iterator[tuple[str, str]]:
+_LOCKED_TOML = r"^name = \"(?:NAME)\"\nversion = \"(\d+(?:\.\d+)*)"
+_LOCKED_JSON = r"\"(?:NAME)\": \{[^{}]*?\"version\": \"==(\d+(?:\.\d+)*)"
+_LOCKED_YAML = r"^\s*-? *name: (?:NAME)\s*\n\s*version: [\"']?(\d+(?:\.\d+)*)"
+_REQUIRED = (
+    r"(?:^|[\"'\s\[(,-])(?:NAME)(?:\[[^\]]*\])?[^\S\n]*((?:===?|~=|>=|<=|<|>|=)[^\S\n]*v?\d[^\"'#;\n)\]]*)"
+)
+_POETRY = r"^[\"']?(?:NAME)[\"']?\s*=\s*(?:\{[^}\n]*?version\s*=\s*)?[\"']([\^~=<>!]*\s*v?\d[^\"']*)[\"']"
+
+
+def _texts(root: str) -> Iterator[tuple[str, str, bool]]:
+    """Names and texts of the files that declare something, and whether it is a lock."""
     for folder in _FOLDERS:
         path = os.path.join(root, folder)
         try:
@@ -74,24 +114,31 @@ def _texts(root: str) -> Iterator[tuple[str, str]]:
         except OSError:
             continue
         for name in names:
-            if _READ.fullmatch(name):
-                try:
-                    data = read_regular(os.path.join(path, name), _MAX_BYTES)
-                except (OSError, ValueError):
-                    continue
-                yield os.path.join(folder, name), data.decode("utf-8", "replace")
+            is_lock = _LOCK.fullmatch(name) is not None
+            if not is_lock and not _READ.fullmatch(name) and not (folder and name.endswith(".txt")):
+                continue
+            try:
+                data = read_regular(os.path.join(path, name), _MAX_LOCK_BYTES if is_lock else _MAX_BYTES)
+            except (OSError, ValueError):
+                continue
+            text = data.decode("utf-8", "replace")
+            yield os.path.join(folder, name), text if is_lock else _COMMENT.sub("", text), is_lock
 
 
 def _bounds(text: str) -> tuple[Version | None, Version | None]:
     low: Version | None = None
     high: Version | None = None
-    for sign, number in _BOUND.findall(text):
+    for sign, number in _BOUND.findall(text.strip()):
         version = tuple(int(part) for part in number.split(".")[:4])
-        if sign in ("==", "===", "=", "~="):
+        if sign in ("==", "===", "=", "~=", ""):
             low = high = version
+        elif sign in ("^", "~"):
+            # poetry's: up to the next major release, and up to the next minor one
+            kept = version[: 1 if sign == "^" and version[0] else 2]
+            low, high = version, _just_before((*kept[:-1], kept[-1] + 1))
         elif sign in (">=", ">"):
             low = version
-        else:
+        elif sign != "!=":
             high = version if sign == "<=" else _just_before(version)
     return low, high
 

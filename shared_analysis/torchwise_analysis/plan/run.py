@@ -22,7 +22,7 @@ from torchwise_analysis.plan.stated import Stated, read_statements
 from torchwise_memory.allocator import Allocator
 from torchwise_memory.report import Kind, Origin, PlanField
 from torchwise_memory.runtime.errors import RuntimeStop
-from torchwise_memory.runtime.world import World
+from torchwise_memory.runtime.world import LATEST_TORCH, World
 
 # A program may nest 120 calls deep, each a dozen frames of ours; expressions nest besides.
 _HOST_RECURSION = 12_000
@@ -65,6 +65,8 @@ class Facts:
     read_files: tuple[str, ...] = ()
     micro_batch: tuple[fields.Literal, ...] = ()
     seen: frozenset[str] = frozenset()
+    # functions of the project that ran, by path and line
+    entered: frozenset[tuple[str, int]] = frozenset()
     # over how many processes the work was shared
     processes: int = 1
     failure: str = ""
@@ -146,7 +148,9 @@ def _run(
     recovers: bool,
     fuel: int = STATEMENT_FUEL,
 ) -> None:
-    world = World(Allocator(), sm, fuel=OPERATOR_FUEL)
+    torch_release = _torch_release(project)
+    world = World(Allocator(), sm, fuel=OPERATOR_FUEL, torch_version=torch_release or LATEST_TORCH)
+    world.torch_is_assumed = torch_release is None
     fuel = RECOVERY_FUEL if recovers else fuel
     it = Interpreter(project, world, choices, stop, fuel)
     it.recovers = recovers
@@ -189,6 +193,14 @@ def _run(
     world.close()
 
 
+def _torch_release(project: Project) -> tuple[int, int] | None:
+    """Of the environment or of what the project declares; None where nothing says it."""
+    version, _ = project.release_run("torch")
+    if version is None:
+        return None
+    return min((version[0], version[1] if len(version) > 1 else 0), LATEST_TORCH)
+
+
 def _add_statements(it: Interpreter, project: Project, path: str) -> None:
     """Statements in the comments of a further file of the project, for assignments of that file."""
     for line, values in read_statements(path, project.text(path) or "").by_line.items():
@@ -213,3 +225,4 @@ def _collect(facts: Facts, it: Interpreter, path: str) -> None:
     facts.read_files = tuple(it.library.imports.read)
     facts.seen = frozenset(it.library.met)
     facts.processes = it.world.world_size
+    facts.entered = frozenset(it.entered)
