@@ -105,11 +105,15 @@ class CheckReport:
 
 @dataclass(frozen=True, slots=True)
 class EstimateReport:
-    """An estimate for each loop of one document; `unanswered` says what stopped the others."""
+    """An estimate for each loop of one document; `unanswered` says what stopped the others.
+
+    entered: lines (from 1) of the document's functions that were followed.
+    """
 
     estimates: tuple[Estimate, ...] = ()
     unanswered: tuple[Unanswered, ...] = ()
     problems: tuple[Problem, ...] = ()
+    entered: frozenset[int] = frozenset()
 
 
 class Analysable(Protocol):
@@ -402,7 +406,7 @@ def _estimate(module: Module, project: Project, request: EstimateRequest, stop: 
     from torchwise_analysis.plan import estimate_module
 
     answer = estimate_module(module, project, request, stop=stop)
-    return EstimateReport(answer.estimates, answer.unanswered)
+    return EstimateReport(answer.estimates, answer.unanswered, entered=answer.entered)
 
 
 def _syntax_problems(document: Analysable) -> tuple[Problem, ...]:

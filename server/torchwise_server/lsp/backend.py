@@ -11,7 +11,7 @@ from torchwise_analysis.engine import CheckReport, Engine, ProblemKind, could_ma
 from torchwise_analysis.names.project import project_roots
 from torchwise_analysis.settings import Settings, SettingsFinder
 from torchwise_analysis.source import Document
-from torchwise_analysis.source.nodes import Module, Placed
+from torchwise_analysis.source.nodes import Module
 from torchwise_server.lsp.documents import Checked, Estimated, Update
 from torchwise_server.lsp.options import EditorOptions
 from torchwise_server.lsp.worker import Stop
@@ -27,18 +27,42 @@ class _LastEstimate:
     engine: Engine
     project_version: int
     module: Module
+    text: str
     others: tuple[Module, ...]
+    entered: frozenset[int]
     answer: Estimated
 
-    def holds_for(self, engine: Engine, module: Module, others: tuple[Module, ...]) -> bool:
-        """Would it come out the same? Comments and blanks within the lines change nothing."""
-        return (
+    def for_edited(
+        self, engine: Engine, document: Document, others: tuple[Module, ...]
+    ) -> _LastEstimate | None:
+        """The same answer for the edited document, its lines moved; None where it may come out otherwise.
+
+        Comments that state nothing, blanks, and functions that no run entered change nothing.
+        """
+        elsewhere = (
             engine is self.engine
             and engine.project.version == self.project_version
             and len(others) == len(self.others)
             and all(now is then for now, then in zip(others, self.others, strict=True))
-            and _is_same_source(module, self.module)
         )
+        if not elsewhere:
+            return None
+        if document.module is self.module and document.text == self.text:
+            return self
+        from torchwise_analysis.plan.reuse import moved, shift_between
+
+        module, answer = document.module, self.answer
+        # why there is no answer is told in words that look at the whole text
+        is_whole = bool(answer.unanswered) or not answer.estimates
+        entered = None if is_whole else self.entered
+        shift = shift_between(self.module, self.text, module, document.text, entered)
+        if shift is None or (is_whole and not shift.is_none):
+            return None
+        found = moved(answer, module.path, shift)
+        if found is None:
+            return None
+        lines = frozenset(map(shift.line, self.entered))
+        return replace(self, module=module, text=document.text, entered=lines, answer=found)
 
 
 @dataclass(slots=True)
@@ -111,15 +135,20 @@ class EngineBackend:
         engine = self._engine(document.path, options)
         others = tuple(other.document.module for other in self._subjects.values() if other is not subject)
         module, last = document.module, subject.estimated
-        if last is not None and last.holds_for(engine, module, others):
-            return last.answer
+        kept = last.for_edited(engine, document, others) if last is not None else None
+        if kept is not None:
+            subject.estimated = kept
+            return kept.answer
         report = engine.estimate(document, EstimateRequest(gpus=engine.settings.gpus), stop)
         if stop():
             return None
         failures = tuple(item.message for item in report.problems if item.kind is ProblemKind.FAILURE)
         is_broken = any(item.kind is ProblemKind.SYNTAX for item in report.problems)
         answer = Estimated(report.estimates, report.unanswered, is_broken=is_broken, failures=failures)
-        subject.estimated = _LastEstimate(engine, engine.project.version, module, others, answer)
+        version = engine.project.version
+        subject.estimated = _LastEstimate(
+            engine, version, module, document.text, others, report.entered, answer
+        )
         return answer
 
     def forget(self, uri: str) -> None:
@@ -153,23 +182,6 @@ class EngineBackend:
         """Unsaved text wins over the disk."""
         subject = self._by_path.get(path)
         return subject.document.module if subject else None
-
-
-def _is_same_source(a: Module, b: Module) -> bool:
-    """Do both run the same at the same lines? The texts may differ in what is no code."""
-    return (
-        a.problems == b.problems
-        and len(a.body) == len(b.body)
-        and all(
-            one is other
-            or (
-                isinstance(one, Placed)
-                and isinstance(other, Placed)
-                and (one.line, one.body) == (other.line, other.body)
-            )
-            for one, other in zip(a.body, b.body, strict=True)
-        )
-    )
 
 
 def _validity(document: Document) -> float | None:

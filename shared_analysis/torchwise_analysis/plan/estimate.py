@@ -75,7 +75,7 @@ def _estimate(module: Module, project: Project, request: EstimateRequest, stop: 
         return EstimateReport(unanswered=(question.unanswered(starts, facts),))
     stopped = facts.failure and all(e.kind is not Kind.TRAINING for e in estimates)
     unanswered = (_unanswered(facts, module, project),) if stopped else ()
-    return EstimateReport(tuple(estimates), unanswered)
+    return EstimateReport(tuple(estimates), unanswered, frozenset(question.entered))
 
 
 class _Question:
@@ -90,6 +90,7 @@ class _Question:
         self.stop = stop
         self.stated = stated
         self.steps = 0
+        self.entered: set[int] = set()
         self.cards, unknown = _cards(request.gpus)
         sm = next((card.sm for card in self.cards if card.sm), None)
         self.sm = sm or DEFAULT_SM
@@ -103,6 +104,8 @@ class _Question:
             start, self.project, self.sm, choices, change, self.stop, self.stated, recovers, fuel
         )
         self.steps += facts.steps
+        path = self.module.path
+        self.entered.update(line for entered, line in facts.entered if entered == path)
         return facts
 
     def is_asked_for(self, start: Start) -> bool:

@@ -30,7 +30,11 @@ class EstimateRequest:
 
 @dataclass(frozen=True, slots=True)
 class EstimateReport:
-    """An estimate for each loop that was measured; what stopped the trace otherwise."""
+    """An estimate for each loop that was measured; what stopped the trace otherwise.
+
+    entered: lines (from 1) of the file's functions that any run called.
+    """
 
     estimates: tuple[Estimate, ...] = ()
     unanswered: tuple[Unanswered, ...] = ()
+    entered: frozenset[int] = frozenset()

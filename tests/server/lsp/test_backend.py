@@ -76,3 +76,37 @@ def test_an_estimate_is_made_again_after_a_reload_or_an_edit_elsewhere(
     backend.reload()
     backend.estimate("uri", options, never)
     assert len(estimates) == 4
+
+
+UNUSED = "def shown(model):\n    print(model)\n\n\n"
+
+
+def test_a_keystroke_outside_model_and_loop_repeats_no_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the engine itself: an edit in a function that nobody calls keeps the answer, its lines moved."""
+    made: list[str] = []
+    original = Engine.estimate
+
+    def estimate(self: Engine, document: object, *rest: object) -> EstimateReport:
+        made.append(document.text)  # type: ignore[attr-defined]
+        return original(self, document, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Engine, "estimate", estimate)
+    loop = TEXT.replace("torch.utils.data.DataLoader([])", "[torch.zeros(2, 4)] * 3")
+    loop = loop.replace("Linear(4, 4)", "Linear(4, 4).cuda()").replace("model(x)", "model(x.cuda())")
+    text = loop.replace("import torch\n", "import torch\n\n" + UNUSED)
+    backend, options, path = EngineBackend(), EditorOptions(), str(tmp_path / "train.py")
+    backend.update("uri", path, Update(1, (text,)))
+    first = backend.estimate("uri", options, never)
+    assert first is not None and [e.origin.line for e in first.estimates] == [10]
+    backend.update("uri", path, typed(3, len("    print(model)"), "\n    print(1)"))
+    kept = backend.estimate("uri", options, never)
+    assert kept is not None and [e.origin.line for e in kept.estimates] == [11]
+    assert len(made) == 1
+    backend.update("uri", path, typed(8, len("model = torch.nn.Linear("), "1"))
+    backend.estimate("uri", options, never)
+    assert len(made) == 2
+    backend.update("uri", path, typed(10, 0, "# torchwise: batch_size=2\n"))
+    backend.estimate("uri", options, never)
+    assert len(made) == 3, "a comment may state something"

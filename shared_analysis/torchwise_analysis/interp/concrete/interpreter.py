@@ -126,6 +126,8 @@ class Interpreter:
         self.recovers = False
         self.passed_over = 0
         self.unread = Unread()
+        # the project's functions that were called: paths, with the lines from 1 of their definitions
+        self.entered: set[tuple[str, int]] = set()
         # the line of the project that starts the script in this run, None without arguments
         self.launch: LaunchLine | None = None
         # the file that the question is about, where another one starts the program
@@ -446,7 +448,10 @@ class Interpreter:
     def call_function(self, function: Function, args: list[Value], keywords: dict[str, Value]) -> Value:
         self.burn(CALL_STEPS)
         node = function.node
-        frame = Frame(function.module, function.closure, function.base)
+        module = function.module
+        if not module.is_library:
+            self.entered.add((module.path, function.base + node.span.line + 1))
+        frame = Frame(module, function.closure, function.base)
         frame.function = function
         frame.cell = function.cell
         bind_arguments(self, function, frame, args, keywords)
