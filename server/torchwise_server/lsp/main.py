@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from typing import BinaryIO, cast
 
 _LEVELS = ("debug", "info", "warning", "error")
 
@@ -22,6 +23,7 @@ def serve(options: argparse.Namespace) -> int:
     """Serve one client until it leaves, as `add_options` describes."""
     _log_to_stderr(options.log_level)
     from torchwise_server.lsp.backend import EngineBackend
+    from torchwise_server.lsp.framing import Frames
     from torchwise_server.lsp.server import create_server
 
     server = create_server(EngineBackend())
@@ -34,7 +36,8 @@ def serve(options: argparse.Namespace) -> int:
     channel = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     # a stray print would break the protocol: it goes to the log instead
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    server.start_io(sys.stdin.buffer, channel)
+    # pygls asks its input for nothing but lines and bodies
+    server.start_io(cast("BinaryIO", Frames(sys.stdin.buffer)), channel)
     return 0
 
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import cast
+from typing import TypeAlias, cast
 
 from torchwise_analysis.interp.concrete.values import Int, Value
 from torchwise_memory.report import Origin
 
 MAX_LINES = 20_000
+_MAX_LENGTH = 1 << 19
 _MAX_DEPTH = 64
 
 _INT = re.compile(r"[-+]?(0|[1-9][0-9_]*|0x[0-9a-fA-F_]+)$")
@@ -28,7 +29,7 @@ _WORDS: dict[str, Value] = {
     **dict.fromkeys(("false", "False", "FALSE", "no", "No", "NO", "off", "Off", "OFF"), False),
 }
 _KEY = re.compile(
-    r"""("(?:[^"\\]|\\.)*"|'(?:[^']|'')*'|[^\s#&*!|>%@`"'\[\]{},:-][^#]*?|-?[^\s\-#:][^#]*?)\s*:(?=\s|$)"""
+    r"""("(?:[^"\\]|\\.)*"\s*|'(?:[^']|'')*'\s*|[^\s#&*!|>%@`"'\[\]{},:-][^#]*?|-[^\s\-#:][^#]*?):(?=\s|$)"""
 )
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", '"': '"', "\\": "\\", "/": "/"}
 
@@ -46,7 +47,7 @@ def load(text: str, path: str, floats_without_dot: bool = False) -> Value:
     `floats_without_dot`: `1e-4` is a number, as OmegaConf reads it, and not a text, as PyYAML does.
     """
     rows = text.split("\n")
-    if len(rows) > MAX_LINES:
+    if len(rows) > MAX_LINES or len(text) > _MAX_LENGTH:
         raise ValueError("the file is too long")
     reader = _Reader(rows, path, floats_without_dot)
     return reader.document()
@@ -59,6 +60,7 @@ class _Reader:
         self.floats_without_dot = floats_without_dot
         self.lines = _significant(rows)
         self.position = 0
+        self.behind_number = (0, 0)  # where the last whole number ended: each is looked for behind it
         self.anchors: dict[str, Value] = {}
 
     def document(self) -> Value:
@@ -163,13 +165,18 @@ class _Reader:
         text = _without_comment(text)
         opened = text[:1] in ("[", "{")
         quote = text[:1] if text[:1] in ("'", '"') else ""
-        while (opened and not _is_closed(text)) or (quote and not _quote_ends(text, quote)):
-            following = self.peek()
-            if following is None:
-                raise ValueError(f"line {line.number + 1} is not closed")
-            self.position += 1
-            text += " " + _without_comment(following.text)
+        if opened or quote:
+            end: _End = _Brackets() if opened else _Quotes(quote)
+            parts = [text]
+            while not end.is_behind(parts[-1]):
+                following = self.peek()
+                if following is None:
+                    raise ValueError(f"line {line.number + 1} is not closed")
+                self.position += 1
+                parts.append(" " + _without_comment(following.text))
+            text = "".join(parts)
         if not opened and not quote:
+            parts = [text]
             while (
                 (following := self.peek()) is not None
                 and following.indent >= indent
@@ -178,7 +185,8 @@ class _Reader:
                 if _KEY.match(following.text) or following.text.startswith("- "):
                     break
                 self.position += 1
-                text += " " + _without_comment(following.text)
+                parts.append(_without_comment(following.text))
+            text = " ".join(parts)
         return _Flow(self, text, line).whole() if opened else self.scalar(text, line)
 
     # -- scalars
@@ -199,7 +207,11 @@ class _Reader:
 
     def _whole_number(self, text: str, line: _Line) -> Value:
         row = self.rows[line.number]
-        column = max(row.find(text), 0)
+        number, start = self.behind_number
+        column = row.find(text, start if number == line.number else 0)
+        if column < 0:
+            column = max(row.find(text), 0)
+        self.behind_number = (line.number, column + len(text))
         return Int(
             int(text.replace("_", ""), 0), Origin(self.path, line.number + 1), (column, column + len(text))
         )
@@ -232,7 +244,7 @@ class _Flow:
         out: list[Value] = []
         while not self.closes("]"):
             out.append(self.node(depth + 1))
-            self.comma()
+            self.comma("]")
         return out
 
     def pairs(self, depth: int) -> dict[Value, Value]:
@@ -246,7 +258,7 @@ class _Flow:
                 out[key] = self.node(depth + 1)
             else:
                 out[key] = None
-            self.comma()
+            self.comma("}")
         return out
 
     def closes(self, end: str) -> bool:
@@ -258,11 +270,11 @@ class _Flow:
         self.at += 1
         return True
 
-    def comma(self) -> None:
+    def comma(self, end: str) -> None:
         self.blanks()
         if self.text[self.at : self.at + 1] == ",":
             self.at += 1
-        elif self.text[self.at : self.at + 1] not in ("]", "}"):
+        elif self.text[self.at : self.at + 1] != end:
             raise ValueError(f"line {self.line.number + 1} is no list")
 
     def blanks(self) -> None:
@@ -342,21 +354,46 @@ def _without_comment(text: str) -> str:
     return text.rstrip()
 
 
-def _is_closed(text: str) -> bool:
-    depth = 0
-    quote = ""
-    for letter in text:
-        if quote:
-            quote = "" if letter == quote else quote
-        elif letter in "'\"":
-            quote = letter
-        elif letter in "[{":
-            depth += 1
-        elif letter in "]}":
-            depth -= 1
-    return depth <= 0
+class _Brackets:
+    """Follows a flow collection from piece to piece until its last bracket."""
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._quote = ""
+
+    def is_behind(self, piece: str) -> bool:
+        for letter in piece:
+            if self._quote:
+                self._quote = "" if letter == self._quote else self._quote
+            elif letter in "'\"":
+                self._quote = letter
+            elif letter in "[{":
+                self._depth += 1
+            elif letter in "]}":
+                self._depth -= 1
+        return self._depth <= 0
 
 
-def _quote_ends(text: str, quote: str) -> bool:
-    pattern = r"'(?:[^']|'')*'" if quote == "'" else r'"(?:[^"\\]|\\.)*"'
-    return re.fullmatch(pattern, text) is not None
+class _Quotes:
+    """Follows a quoted scalar from piece to piece; nothing may stand behind its end."""
+
+    def __init__(self, quote: str) -> None:
+        self._inside = _INSIDE[quote]
+        self._start = 1
+
+    def is_behind(self, piece: str) -> bool:
+        match = self._inside.match(piece, self._start)
+        assert match is not None
+        self._start = 0
+        if match.end() == len(piece):
+            return False
+        if match.end() + 1 < len(piece):
+            raise ValueError("something follows a quoted text")
+        return True
+
+
+_INSIDE = {
+    "'": re.compile(r"(?:[^']+|'')*"),
+    '"': re.compile(r'(?:[^"\\]+|\\.|\\\Z)*', re.DOTALL),
+}
+_End: TypeAlias = "_Brackets | _Quotes"
