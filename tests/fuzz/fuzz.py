@@ -15,7 +15,7 @@ from pathlib import Path
 import atheris
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-with atheris.instrument_imports(include=["torchwise_analysis", "torchwise_memory"]):
+with atheris.instrument_imports(include=["torchwise_analysis", "torchwise_memory", "torchwise_server"]):
     from tests.fuzz.targets import TARGETS
 
 

@@ -11,11 +11,15 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from tests.fuzz.expect import expect
+from tests.fuzz.readers import READERS
+
 from torchwise_analysis.engine import CheckReport, Engine, EstimateReport, ProblemKind
-from torchwise_analysis.findings import Safety
+from torchwise_analysis.findings import Finding, Fix, Safety
 from torchwise_analysis.fixes import SourceFile, apply_edits
 from torchwise_analysis.names.project import Project
 from torchwise_analysis.plan import EstimateRequest
+from torchwise_analysis.repairs import Job, repair_together
 from torchwise_analysis.settings import Settings, load_settings
 from torchwise_analysis.source import Document
 from torchwise_analysis.source.notebooks import read_notebook
@@ -164,16 +168,16 @@ def program(data: bytes) -> None:
     engine = Engine(Settings(), Path(), Project([], []))
     file = SourceFile(PATH, text)
     report = engine.check(file)
-    _expect(not list(_failures(report)), text, list(_failures(report)))
+    expect(not list(_failures(report)), text, list(_failures(report)))
     request = EstimateRequest(("t4",), with_alternatives=False, with_remedies=False)
     estimated = engine.estimate(file, request)
-    _expect(not list(_failures(estimated)), text, list(_failures(estimated)))
+    expect(not list(_failures(estimated)), text, list(_failures(estimated)))
     if not _parses(text):
         return
     for finding in report.findings:
         for fix in finding.fixes:
             if fix.safety is not Safety.ADVICE:
-                _expect(_parses(apply_edits(file, fix.edits)), text, fix.title)
+                expect(_parses(apply_edits(file, fix.edits)), text, fix.title)
 
 
 def edits(data: bytes) -> None:
@@ -188,11 +192,11 @@ def edits(data: bytes) -> None:
         new = [_typed(rest[at + 2], rest[at + 3])] if rest[at + 3] % 5 else []
         document.edit(first, 0, last, 0, "".join(new))
         lines[first:last] = new
-        _expect(document.text == "".join(lines), "".join(lines), "text")
+        expect(document.text == "".join(lines), "".join(lines), "text")
         module = document.module
         if _parses(document.text):
             fresh = Document(PATH, document.text).module
-            _expect(repr(module) == repr(fresh), document.text, "module")
+            expect(repr(module) == repr(fresh), document.text, "module")
 
 
 def settings(data: bytes) -> None:
@@ -201,7 +205,7 @@ def settings(data: bytes) -> None:
         path = Path(folder) / "pyproject.toml"
         path.write_bytes(b"[tool.torchwise]\n" + data)
         loaded = load_settings(path)
-        _expect(loaded is None or all(problem.message for problem in loaded.problems), repr(data), "no words")
+        expect(loaded is None or all(problem.message for problem in loaded.problems), repr(data), "no words")
 
 
 def notebook(data: bytes) -> None:
@@ -209,7 +213,7 @@ def notebook(data: bytes) -> None:
     for content in (data, _notebook_of(data)):
         read = read_notebook(content)
         report = Engine(Settings(), Path(), Project([], [])).check(SourceFile("book.ipynb", read.text))
-        _expect(not list(_failures(report)), read.text, list(_failures(report)))
+        expect(not list(_failures(report)), read.text, list(_failures(report)))
 
 
 def _notebook_of(data: bytes) -> str:
@@ -244,9 +248,25 @@ def _parses(text: str) -> bool:
     return True
 
 
-def _expect(holds: bool, text: str, what: object) -> None:
-    if not holds:
-        raise AssertionError(f"{what}\n{text}")
+def fixes(data: bytes) -> None:
+    """What `fix` leaves parses and has nothing safe left."""
+    text = program_of(data)
+    if not _parses(text):
+        return
+    repaired = _repaired(text)
+    expect(_parses(repaired), text, repaired)
+    expect(_repaired(repaired) == repaired, text, repaired)
+
+
+def _repaired(text: str) -> str:
+    job = Job(Engine(Settings(), Path(), Project([], [])), SourceFile(PATH, text), _is_safe)
+    outcome = repair_together([job])[0]
+    expect(not outcome.problems, text, outcome.problems)
+    return outcome.repair.file.text
+
+
+def _is_safe(finding: Finding, fix: Fix) -> bool:
+    return fix.safety is Safety.SAFE
 
 
 TARGETS: dict[str, Callable[[bytes], None]] = {
@@ -254,4 +274,6 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "edits": edits,
     "settings": settings,
     "notebook": notebook,
+    "fixes": fixes,
+    **READERS,
 }
