@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from torchwise_analysis.findings import Confidence, Evidence, Place
 from torchwise_analysis.interp.abstract.events import Event, Forward, Guard
-from torchwise_analysis.interp.abstract.loops import Loop, LoopKind
+from torchwise_analysis.interp.abstract.loops import Loop, LoopKind, LoopPath
 from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.interp.abstract.values import Link, Obj, Origin, beliefs
 from torchwise_analysis.policy import one_weaker
@@ -84,39 +84,40 @@ def turn_tests(event: Event, depth: int) -> tuple[Guard, ...]:
     return tuple(guard for guard in event.scene.guards if guard.loops > depth and not guard.ends)
 
 
-def happens_each_turn(trace: Trace, event: Event) -> bool:
-    """Does the event happen in every turn of the innermost loop around it, whatever flags are set?
+def happens_each_turn(trace: Trace, event: Event, depth: int = -1) -> bool:
+    """Does the event happen in every turn of the loop `event.loops[depth]` in which an optimizer steps?
 
-    A flag that a function tests twice is fixed for a run of it: then the event is to happen in all such runs
-    in which the loop steps.
+    A counter that is known decides tests by itself, and a flag that a function tests twice is fixed for a run
+    of it: so the event is to be seen in each turn of each run in which a step is.
     """
-    loop = event.loops[-1].loop.place
-    if turn_tests(event, len(event.loops) - 1):
+    depth %= len(event.loops)
+    if turn_tests(event, depth):
         return False
-    if not event.scene.world:
-        return True
-    beside = trace.once("worlds of steps", lambda: _worlds(trace.steps)).get(loop, ())
-    own = trace.once(f"worlds of {type(event).__name__}", lambda: _worlds_at(trace.of(type(event))))
-    mine = own.get((event.place, loop), ())
-    return all(any(_agree(world, one) for one in mine) for world in beside)
+    stepping = trace.once("turns of steps", lambda: _turns_of_steps(trace)).get(
+        event.loops[depth].loop.place, ()
+    )
+    own = trace.once(f"turns of {type(event).__name__}", lambda: _turns(trace.of(type(event))))
+    return all(
+        any(_agree(world, one) for one in own.get((event.place, turns), ())) for turns, world in stepping
+    )
 
 
 World: TypeAlias = "tuple[tuple[str, bool], ...]"
 
 
-def _worlds(steps: Iterable[Event]) -> dict[Place, set[World]]:
-    found: dict[Place, set[World]] = {}
-    for one in steps:
-        if one.loops:
-            found.setdefault(one.loops[-1].loop.place, set()).add(one.scene.world)
+def _turns_of_steps(trace: Trace) -> dict[Place, set[tuple[LoopPath, World]]]:
+    found: dict[Place, set[tuple[LoopPath, World]]] = {}
+    for one in trace.updates:
+        for n, turn in enumerate(one.loops, start=1):
+            found.setdefault(turn.loop.place, set()).add((one.loops[:n], one.scene.world))
     return found
 
 
-def _worlds_at(events: Iterable[Event]) -> dict[tuple[Place, Place], set[World]]:
-    found: dict[tuple[Place, Place], set[World]] = {}
+def _turns(events: Iterable[Event]) -> dict[tuple[Place, LoopPath], set[World]]:
+    found: dict[tuple[Place, LoopPath], set[World]] = {}
     for one in events:
-        if one.loops:
-            found.setdefault((one.place, one.loops[-1].loop.place), set()).add(one.scene.world)
+        for n in range(1, len(one.loops) + 1):
+            found.setdefault((one.place, one.loops[:n]), set()).add(one.scene.world)
     return found
 
 

@@ -184,7 +184,7 @@ def detect(trace: Trace) -> Iterator[Hit]:
     for call in switches:
         if call.scene.guards or call.scene.world:
             continue
-        step = next((s for s in trace.steps if s.order > call.order and trace.repeats(s)), None)
+        step = next((s for s in trace.updates if s.order > call.order and trace.repeats(s)), None)
         if step is not None:
             yield _hit(trace, call, step.place)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from torchwise_analysis.findings import Confidence, Evidence, Fix, Safety, Severity
 from torchwise_analysis.fixes import SourceFile
-from torchwise_analysis.interp.abstract.loops import LoopKind
+from torchwise_analysis.interp.abstract.loops import Loop, LoopKind
 from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
 from torchwise_analysis.rules._moving import removed
@@ -188,9 +188,9 @@ def detect(trace: Trace) -> Iterator[Hit]:
         if not call.loops or not happens_each_turn(trace, call):
             continue
         turn = call.loops[-1]
-        if turn.loop.kind not in (LoopKind.BATCHES, LoopKind.UNBOUNDED) or trace.is_bounded([turn.loop]):
+        if not _is_of_steps(turn.loop) or trace.is_bounded([turn.loop]):
             continue
-        step = next((s for s in trace.steps if s.loops[: len(call.loops)] == call.loops), None)
+        step = next((s for s in trace.updates if s.loops[: len(call.loops)] == call.loops), None)
         if step is None or len(step.loops) != len(call.loops):
             continue
         name = call.name.rpartition(".")[2]
@@ -208,6 +208,10 @@ def detect(trace: Trace) -> Iterator[Hit]:
             ),
             frozenset({("call", call.place)}),
         )
+
+
+def _is_of_steps(loop: Loop) -> bool:
+    return loop.takes_batches or loop.kind is LoopKind.UNBOUNDED
 
 
 def fixes(hit: Hit, file: SourceFile) -> Iterator[Fix]:

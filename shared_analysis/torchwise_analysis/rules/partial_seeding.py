@@ -213,7 +213,7 @@ _LIBRARIES = {"numpy.random.": "NumPy", "random.": "Python's `random`"}
 
 def detect(trace: Trace) -> Iterator[Hit]:
     seeds = trace.api("torch.manual_seed")
-    if not seeds or not trace.steps or not trace.backwards:
+    if not seeds or not trace.updates or not trace.backwards:
         return
     for prefix, library in _LIBRARIES.items():
         draws = [c for c in trace.api(prefix) if c.name[len(prefix) :] in _DRAWS and not _in_data_set(c)]

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 from torchwise_analysis.findings import Confidence, Evidence, Fix, Place, Safety, Severity
 from torchwise_analysis.fixes import SourceFile
-from torchwise_analysis.interp.abstract.events import HostSync
-from torchwise_analysis.interp.abstract.loops import LoopKind
+from torchwise_analysis.interp.abstract.events import Backward, HostSync
 from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.rules._accelerators import first_transfer, is_made_by_model
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
@@ -63,8 +62,7 @@ RULE = Rule(
     wrong=Example("Printed in each step", WRONG),
     right=Example("Every hundredth step", RIGHT),
     silent=(
-        "behind any test in the loop, such as one of a counter; tests around the loop and those that leave it do "
-        "not count",
+        "behind any test in the loop, such as one of a counter (tests around it, or that leave it, are none)",
         "nothing in the script moves to an accelerator, or the value lies on the host",
         "one finding for each loop; loops that do not train",
     ),
@@ -198,7 +196,8 @@ def detect(trace: Trace) -> Iterator[Hit]:
     move = first_transfer(trace)
     if move is None:
         return
-    stepping = {s.loops[-1].loop.place for s in trace.steps if s.loops}
+    stepping = {s.loops[-1].loop.place for s in trace.updates if s.loops}
+    stepping |= {b.loops[-1].loop.place for b in trace.backwards if _is_micro(b, stepping)}
     turns: dict[Place, set[int]] = {}
     for read in trace.of(HostSync):
         if read.loops:
@@ -206,9 +205,11 @@ def detect(trace: Trace) -> Iterator[Hit]:
     seen: set[Place] = set()
     for read in sorted(trace.of(HostSync), key=lambda read: read.summed):
         turn = read.loops[-1] if read.loops else None
-        if turn is None or turn.loop.kind is not LoopKind.BATCHES or turn.loop.place not in stepping:
+        if turn is None or not turn.loop.takes_batches or turn.loop.place not in stepping:
             continue
         if read.how not in _READS or not is_made_by_model(read.value):
+            continue
+        if trace.is_bounded(t.loop for t in read.loops if not t.loop.is_call):
             continue
         if turn.loop.place in seen or len(turns[read.place]) < 2:
             continue  # a counter that is known lets it through once
@@ -226,6 +227,12 @@ def detect(trace: Trace) -> Iterator[Hit]:
             ),
             frozenset({("sync", read.place)}),
         )
+
+
+def _is_micro(backward: Backward, stepping: set[Place]) -> bool:
+    """Does it run in a loop of micro-batches, around which the step happens?"""
+    around = [turn.loop for turn in backward.loops[-2:]]
+    return len(around) == 2 and around[1].takes_batches and around[0].place in stepping
 
 
 def fixes(hit: Hit, file: SourceFile) -> Iterator[Fix]:  # noqa: ARG001 - advice needs no text

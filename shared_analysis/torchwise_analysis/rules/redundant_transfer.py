@@ -12,7 +12,7 @@ from torchwise_analysis.interp.abstract.loops import Loop, inside
 from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.interp.abstract.values import Tensor
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
-from torchwise_analysis.rules._reading import distinct, loop_words, step, turn_tests
+from torchwise_analysis.rules._reading import distinct, happens_each_turn, loop_words, step
 from torchwise_analysis.source import nodes
 
 WRONG = """
@@ -284,13 +284,13 @@ class _Found(NamedTuple):
 
 
 def detect(trace: Trace) -> Iterator[Hit]:
-    stepping = {id(turn.loop) for one in trace.steps for turn in one.loops if not turn.loop.is_call}
+    stepping = {id(turn.loop) for one in trace.updates for turn in one.loops if not turn.loop.is_call}
     touched = {id(event.value) for event in trace.of(Touched)}
     for move in trace.of(Transfer):
         value, depth = move.value, _depth(move, stepping)
         if depth is None or not _is_device(move.device) or not isinstance(value, Tensor):
             continue
-        if turn_tests(move, depth) or value.device != "cpu":
+        if value.device != "cpu" or not happens_each_turn(trace, move, depth):
             continue
         loop = move.loops[depth].loop
         if move.factory:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from torchwise_analysis.findings import Confidence, Evidence, Fix, Safety, Severity
 from torchwise_analysis.fixes import SourceFile
-from torchwise_analysis.interp.abstract.events import ApiCall, Step
+from torchwise_analysis.interp.abstract.events import ApiCall, Event, Step
 from torchwise_analysis.interp.abstract.loops import LoopKind, Turn
 from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.interp.abstract.values import Const, Obj, Origin, Unknown
@@ -210,7 +210,7 @@ def detect(trace: Trace) -> Iterator[Hit]:
         if not call.loops or not _is_fixed(call) or not happens_each_turn(trace, call):
             continue
         turn = call.loops[-1]
-        step = next((s for s in trace.steps if s.loops[: len(call.loops)] == call.loops), None)
+        step = next((s for s in trace.updates if s.loops[: len(call.loops)] == call.loops), None)
         if step is None or not (_is_step_loop(turn, call, step) or _is_epoch_loop(turn, call, step)):
             continue
         yield Hit(
@@ -230,17 +230,17 @@ def detect(trace: Trace) -> Iterator[Hit]:
         )
 
 
-def _is_step_loop(turn: Turn, call: ApiCall, step: Step) -> bool:
-    return turn.loop.kind is LoopKind.BATCHES and len(step.loops) == len(call.loops)
+def _is_step_loop(turn: Turn, call: ApiCall, step: Event) -> bool:
+    return turn.loop.takes_batches and len(step.loops) == len(call.loops)
 
 
-def _is_epoch_loop(turn: Turn, call: ApiCall, step: Step) -> bool:
+def _is_epoch_loop(turn: Turn, call: ApiCall, step: Event) -> bool:
     """Epochs of one run: what trains in them was made before. Folds and other runs begin anew on purpose."""
-    optimizer, inner = step.optimizer, step.loops[len(call.loops) :]
-    if step.calls[: len(call.calls)] != call.calls:
+    inner = step.loops[len(call.loops) :]
+    if not isinstance(step, Step) or step.calls[: len(call.calls)] != call.calls:
         return False  # in a function of its own: an evaluation may want the same noise each time
     is_epoch = turn.loop.kind is LoopKind.RANGE and [t.loop.kind for t in inner] == [LoopKind.BATCHES]
-    return is_epoch and optimizer.origin is Origin.BUILT and turn not in optimizer.birth
+    return is_epoch and step.optimizer.origin is Origin.BUILT and turn not in step.optimizer.birth
 
 
 def _is_fixed(call: ApiCall) -> bool:

@@ -12,7 +12,7 @@ from torchwise_analysis.fixes import (
     insert_statement_before,
 )
 from torchwise_analysis.interp.abstract.events import Forward, ModeChange
-from torchwise_analysis.interp.abstract.trace import Trace
+from torchwise_analysis.interp.abstract.trace import ENGINE_STEP, Trace
 from torchwise_analysis.interp.abstract.values import Obj
 from torchwise_analysis.policy import weaker
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
@@ -406,7 +406,7 @@ _FOR_OTHERS = ("autograd.grad", "functional")
 def detect(trace: Trace) -> Iterator[Hit]:
     evaluated: dict[tuple[int, Place], Forward] = {}
     trained_before: dict[int, int] = {}  # module: order of its first training forward outside eval mode
-    if not trace.steps:
+    if not trace.updates:
         return
     switched: dict[Place, list[int]] = {}
     for change in trace.of(ModeChange):
@@ -444,6 +444,8 @@ def _is_harmless(trace: Trace, forward: Forward) -> bool:
 def _is_owned(trace: Trace, module: Obj) -> bool:
     """May an optimizer that steps own it, or a part of it?"""
     lineage = set(trace.lineage(module.id))
+    if any(one.receiver is not None and one.receiver.id in lineage for one in trace.api(ENGINE_STEP)):
+        return True
     for one in trace.stepped:
         owned = trace.owns.get(one)
         if owned is None or owned & lineage or any(module.id in trace.lineage(root) for root in owned):

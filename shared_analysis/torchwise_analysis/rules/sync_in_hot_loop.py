@@ -200,7 +200,7 @@ def detect(trace: Trace) -> Iterator[Hit]:
     move = first_transfer(trace)
     if move is None:
         return
-    stepping = {s.loops[-1].loop.place for s in trace.steps if s.loops}
+    stepping = {s.loops[-1].loop.place for s in trace.updates if s.loops}
     running = {turn.loop.place for forward in trace.forwards for turn in forward.loops}
     for read in trace.of(HostSync):
         turns = [turn for turn in read.loops if not turn.loop.is_call]

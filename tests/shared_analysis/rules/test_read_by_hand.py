@@ -126,3 +126,223 @@ def test_a_part_that_was_not_followed_to_its_end_is_not_judged() -> None:
     assert lines_of("unguarded-eval", text) == []
     for visits in range(60, 400, 20):
         assert lines_of("unguarded-eval", text, Limits(entry_visits=visits)) == []
+
+
+STEPS = """
+import math
+import torch
+from torch import nn
+
+
+def train(loader, model, optimizer, args, most, name):
+    {before}
+    for step, (x, y) in enumerate(loader):
+        {first}
+        x, y = x.cuda(), y.cuda()
+        loss = nn.functional.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        {last}
+        torch.cuda.empty_cache()  # empty-cache-in-loop
+        print(loss.item())  # per-step-host-sync
+        noise = torch.zeros(3).cuda()  # redundant-transfer
+        torch.manual_seed(3)  # reseed-in-loop
+
+
+def main(args, data):
+    model = nn.Linear(3, 3).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = torch.utils.data.DataLoader(data, shuffle=True)
+    {call}
+"""
+EVERY_STEP = {
+    "nothing": {},
+    "a flag decides whether the program trains": {
+        "call": "if args.train:\n        train(loader, model, optimizer, args, 3, '')"
+    },
+    "one of two ways to start": {
+        "call": "if args.spawn:\n        start(train)\n"
+        "    else:\n        train(loader, model, optimizer, args, 3, '')"
+    },
+    "bad options are refused": {"before": "if args.rate < 0:\n        raise ValueError(args.rate)"},
+    "nothing to do": {"before": "if not args.train:\n        return"},
+    "a most of steps": {"first": "if most and step > most:\n            break"},
+    "the loss is no number: the run ends": {
+        "last": "if not torch.isfinite(loss):\n            raise SystemExit(1)"
+    },
+    "the loss is no number: the batch is left out": {
+        "last": "if not torch.isfinite(loss):\n            continue"
+    },
+    "an empty batch is left out": {"first": "if x is None:\n            continue"},
+    "the time is over": {"last": "if args.short:\n            return"},
+}
+SOME_STEPS = {
+    "every tenth": {"last": "if step % 10:\n            continue"},
+    "what the user asks for": {"last": "if args.quiet:\n            continue"},
+    "what the user asks for, asked twice": {
+        "first": "if args.quiet:\n            optimizer.zero_grad()",
+        "last": "if args.quiet:\n            continue",
+    },
+}
+
+
+@pytest.mark.parametrize(
+    "rule", ["empty-cache-in-loop", "per-step-host-sync", "redundant-transfer", "reseed-in-loop"]
+)
+@pytest.mark.parametrize("name", [*EVERY_STEP, *SOME_STEPS])
+def test_only_tests_that_choose_steps_silence_what_each_step_costs(rule: str, name: str) -> None:
+    parts = {"before": "", "first": "", "last": "", "call": "train(loader, model, optimizer, args, 3, '')"}
+    text = STEPS.format(**parts | (EVERY_STEP | SOME_STEPS)[name])
+    wanted = [n for n, line in enumerate(text.splitlines(), start=1) if line.endswith(f"# {rule}")]
+    assert lines_of(rule, text) == (wanted if name in EVERY_STEP else [])
+
+
+@pytest.mark.parametrize(
+    "test", ["if args.debug:", "if step % 50 == 0:", "if loss > 3:", "with quiet() if step else loud():"]
+)
+def test_a_test_around_it_silences(test: str) -> None:
+    text = f"""
+import torch
+from torch import nn
+
+model = nn.Linear(3, 3).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def train(loader, args):
+    for step, (x, y) in enumerate(loader):
+        loss = nn.functional.cross_entropy(model(x.cuda()), y.cuda())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        {test}
+            torch.cuda.empty_cache()
+"""
+    is_test = test.startswith("if")
+    assert bool(lines_of("empty-cache-in-loop", text)) is not is_test
+
+
+def test_a_function_that_returns_early_chooses_the_steps_of_its_callers() -> None:
+    text = """
+    import torch
+    from torch import nn
+
+    model = nn.Linear(3, 3).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+    def log(step, loss, args):
+        if args.silent:
+            return
+        print(loss.item())
+
+
+    def train(loader, args):
+        for step, (x, y) in enumerate(loader):
+            loss = nn.functional.cross_entropy(model(x.cuda()), y.cuda())
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            log(step, loss, args)
+    """
+    check("per-step-host-sync", text)
+
+
+def test_an_engine_steps_too() -> None:
+    text = """
+    import deepspeed
+    import torch
+    from torch import nn
+
+    model = nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5))
+    engine, _, _, _ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config={})
+
+
+    def train(loader):
+        for epoch in range(3):
+            for x, y in loader:
+                loss = nn.functional.cross_entropy(engine(x.cuda()), y.cuda())
+                engine.backward(loss)
+                engine.step()
+                %s
+            evaluate(loader)
+            %s
+
+
+    def evaluate(loader):
+        engine.eval()
+        with torch.no_grad():
+            for x, y in loader:
+                print(nn.functional.cross_entropy(engine(x.cuda()), y.cuda()).item())
+    """
+    check("per-step-host-sync", text % ("print(loss.item())  # here", ""))
+    check("empty-cache-in-loop", text % ("torch.cuda.empty_cache()  # here", ""))
+    check("sync-in-hot-loop", text % ("for i in range(len(x)): print(loss[i].item())  # here", ""))
+    check("stuck-eval-mode", (text % ("", "")).replace("engine.eval()", "engine.eval()  # here"))
+    check("stuck-eval-mode", text % ("", "engine.train()"))
+
+
+DRAWN = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+model = nn.Linear(3, 1).cuda()
+optimizer = torch.optim.Adam(model.parameters())
+data = DataLoader([], batch_size=4, shuffle=True)
+batches = iter(data)
+rows = torch.zeros(100, 3)
+
+
+def main(steps, size, step=0):
+    {loop}
+        {batch}
+        loss = model(x.cuda()).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        print(loss.item())
+        torch.cuda.empty_cache()
+        step += 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("loop", "batch", "is_each_step"),
+    [
+        ("while step < steps:", "x = next(batches)", True),
+        ("while True:", "x = next(batches)", True),
+        ("for step in range(steps):", "x = next(batches)", True),
+        ("for start in range(0, 100, size):", "x = rows[start : start + size]", True),
+        ("for x in data:", "pass", True),
+        ("for epoch in range(steps):", "x = rows", False),  # all data: an epoch
+        ("for step in range(5):", "x = next(batches)", False),  # a trial
+    ],
+)
+@pytest.mark.parametrize("rule", ["per-step-host-sync", "empty-cache-in-loop"])
+def test_loops_that_draw_their_batches(rule: str, loop: str, batch: str, is_each_step: bool) -> None:
+    assert bool(lines_of(rule, DRAWN.format(loop=loop, batch=batch))) is is_each_step
+
+
+def test_micro_batches_are_read_one_by_one() -> None:
+    text = """
+    import torch
+    from torch import nn
+    from torch.utils.data import DataLoader
+
+    model = nn.Linear(3, 1).cuda()
+    optimizer = torch.optim.Adam(model.parameters())
+    batches = iter(DataLoader([], batch_size=4, shuffle=True))
+    step = 0
+    while step < 1000:
+        total = 0.0
+        for _ in range(4):
+            loss = model(next(batches).cuda()).pow(2).mean() / 4
+            total += loss.item()  # here
+            loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        step += 1
+    """
+    check("per-step-host-sync", text)

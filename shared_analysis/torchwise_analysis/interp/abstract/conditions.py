@@ -103,15 +103,15 @@ def last_tests(m: Machine) -> list[Tested]:
 
 
 def guarded(
-    m: Machine, guards: tuple[ev.Guard, ...], tests: list[Tested], taken: bool
+    m: Machine, guards: tuple[ev.Guard, ...], tests: list[Tested], taken: bool, ends: bool = False
 ) -> tuple[ev.Guard, ...]:
-    """The guards with these tests passed."""
+    """The guards with these tests passed. `ends`: the other side ends the loop or the run."""
     if not tests:
         return guards
     return (
         *guards,
         *(
-            ev.Guard(m.place(n), kind, taken is polarity, symbol, parts, len(guards), how)
+            ev.Guard(m.place(n), kind, taken is polarity, symbol, parts, len(guards), how, len(m.loops), ends)
             for n, kind, symbol, polarity, parts, how in tests
         ),
     )

@@ -35,7 +35,8 @@ class Loop:
     over: what it walks over, in words. count: number of iterations if it is a known small literal.
     source: id of the loader or object it walks over. has_inner: another loop runs inside it.
     window: its body tests a counter, so iterations are counted exactly with a witness.
-    repeats: its turns are alike but for what they draw. draws: `next` is called in it.
+    repeats: its turns are alike but for what they draw. draws: `next` is called in it. strides: it walks over
+    a range in steps of a size, as over slices.
     carried: names of what one turn hands on to the next. resets: names that its body sets to a constant.
     """
 
@@ -50,6 +51,13 @@ class Loop:
     draws: bool = False
     carried: frozenset[str] = frozenset()
     resets: frozenset[str] = frozenset()
+    strides: bool = False
+
+    @property
+    def takes_batches(self) -> bool:
+        """Does each turn take data of its own: from a loader, with `next`, or the next slice?"""
+        by_itself = self.kind in (LoopKind.RANGE, LoopKind.UNBOUNDED, LoopKind.UNKNOWN)
+        return self.kind is LoopKind.BATCHES or (by_itself and (self.draws or self.strides))
 
     @property
     def is_call(self) -> bool:

@@ -545,6 +545,7 @@ class Machine:
                     bool(facts and facts.draws),
                     facts.carried if facts else frozenset(),
                     facts.resets if facts else frozenset(),
+                    bool(facts and facts.strides),
                 )
         return found
 

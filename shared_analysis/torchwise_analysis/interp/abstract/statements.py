@@ -13,7 +13,7 @@ from torchwise_analysis.interp.abstract.join import join
 from torchwise_analysis.interp.abstract.limits import DeadPathError
 from torchwise_analysis.interp.abstract.loops import Loop, LoopKind, Turn
 from torchwise_analysis.interp.abstract.machine import Execute, Machine, first_known
-from torchwise_analysis.interp.abstract.static import outer_facts
+from torchwise_analysis.interp.abstract.static import called_in, outer_facts
 from torchwise_analysis.interp.core.mro import InconsistentMro, linearize
 from torchwise_analysis.quick import replace
 from torchwise_analysis.source import nodes as nd
@@ -173,6 +173,7 @@ def if_(m: Machine, node: nd.If) -> None:
         m.guards = guards
         return
     lived: list[bool] = []
+    before = leaving(m)
 
     def branch(body: nd.Block, taken: bool) -> Callable[[], None]:
         def run() -> None:
@@ -186,11 +187,31 @@ def if_(m: Machine, node: nd.If) -> None:
     m.fork([branch(node.body, True), branch(node.orelse, False)], lambda a, b: a)
     # `if rank != 0: return`: what follows stands under the other side of the test
     if lived == [False, True]:
-        m.guards = conditions.guarded(m, guards, tests, False)
+        m.guards = conditions.guarded(m, guards, tests, False, _ends(m, node, before))
     elif lived == [True, False]:
-        m.guards = conditions.guarded(m, guards, tests, True)
+        m.guards = conditions.guarded(m, guards, tests, True, _ends(m, node, before))
     else:
         m.guards = guards
+
+
+_FINITE = frozenset(["isfinite", "isnan", "isinf"])
+
+
+def _ends(m: Machine, node: nd.If, before: tuple[int, int, int]) -> bool:
+    """Did the branch that left end the innermost loop or the run, or skip a turn without data or numbers?
+
+    A `return` of a function that is called in a loop goes on with the next turn.
+    """
+    returns, _, continues = (now > then for now, then in zip(leaving(m), before, strict=True))
+    goes_on = continues or (returns and len(m.loops) == len(m.frames[-1].loops))
+    return not goes_on or _asks_for_data(node.test)
+
+
+def _asks_for_data(test: nd.Expr) -> bool:
+    is_none = isinstance(test, nd.Compare) and any(
+        isinstance(c, nd.Constant) and c.value is None for c in test.comparators
+    )
+    return is_none or not _FINITE.isdisjoint(called_in(test))
 
 
 def match(m: Machine, node: nd.Match) -> None:
@@ -273,7 +294,7 @@ def try_(m: Machine, node: nd.Try) -> None:
             m.state.apply(ordinary)
         if handler.name:
             m.bind(handler.name, va.unknown(None))
-        m.guards = (*guards, ev.Guard(m.place(handler), "handler", True))
+        m.guards = (*guards, ev.Guard(m.place(handler), "handler", True, loops=len(m.loops)))
         m.run_block(handler.body)
         if m.alive:
             handled.append(m.state.changes(mark))

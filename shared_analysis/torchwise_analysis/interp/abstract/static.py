@@ -37,7 +37,8 @@ class BodyFacts:
 class LoopFacts:
     """window: a test in the body looks at a counter; has_inner: the body holds a loop.
 
-    repeats: turns are alike, their number is only compared. draws: `next` is called.
+    repeats: turns are alike, their number is only compared. draws: `next` is called. strides: over a
+    range with a step.
     carried: what one turn hands on to the next (`seen += len(x)`), and what is computed from that.
     resets: what the body sets back to a constant (`running = 0`), in inner loops aside.
     """
@@ -48,6 +49,7 @@ class LoopFacts:
     draws: bool
     carried: frozenset[str]
     resets: frozenset[str]
+    strides: bool
 
 
 def children(node: nd.Node) -> list[nd.Node]:
@@ -322,7 +324,12 @@ def loop_facts(loop: nd.For | nd.While) -> LoopFacts:
         elif isinstance(node, nd.Binary) and node.op == "%" and id(node) not in tests:
             window = window or not counters.isdisjoint(names_in(node.left))
     repeats = isinstance(loop, nd.For) and isinstance(loop.target, nd.Name) and _repeats(loop, loop.target.id)
-    return LoopFacts(window, has_inner, repeats, draws, _carried(loop), _resets(loop))
+    return LoopFacts(window, has_inner, repeats, draws, _carried(loop), _resets(loop), _strides(loop))
+
+
+def _strides(loop: nd.For | nd.While) -> bool:
+    over = loop.iter if isinstance(loop, nd.For) else None
+    return isinstance(over, nd.Call) and text_of(over.func) == "range" and len(over.args) == 3
 
 
 def _resets(loop: nd.For | nd.While) -> frozenset[str]:
@@ -412,6 +419,13 @@ def names_in(node: nd.Expr) -> set[str]:
             if text is not None:
                 found.add(text)
     return found
+
+
+def called_in(node: nd.Expr) -> set[str]:
+    """Last names of the functions and methods that an expression calls."""
+    funcs = [inner.func for inner in walk(node) if isinstance(inner, nd.Call)]
+    names = {func.id for func in funcs if isinstance(func, nd.Name)}
+    return names | {func.attr for func in funcs if isinstance(func, nd.Attribute)}
 
 
 # A test of a counter opens a window when what it guards belongs to the optimisation loop.

@@ -40,6 +40,7 @@ def _unknown_launches(path: str) -> Launches | None:
     return None
 
 
+ENGINE_STEP = "deepspeed.engine.step"
 _HOLDING = (Kind.ITERATOR, Kind.LIST, Kind.TUPLE, Kind.DICT, Kind.SET)
 
 
@@ -135,6 +136,11 @@ class Trace:
     @property
     def steps(self) -> tuple[ev.Step, ...]:
         return self.of(ev.Step)
+
+    @property
+    def updates(self) -> tuple[ev.Event, ...]:
+        """What changes weights: steps of optimizers, and of engines that drive one themselves."""
+        return self.once("updates", lambda: _in_order([*self.steps, *self.api(ENGINE_STEP)]))
 
     @property
     def clears(self) -> tuple[ev.Clear, ...]:
@@ -316,9 +322,9 @@ class Trace:
         return any(cut.order > event.order and _holds(cut, event) for cut in cuts.get(event.scene.entry, ()))
 
     def training_loops(self) -> frozenset[Place]:
-        """Places of loops in which a step happens."""
+        """Places of loops in which weights are changed."""
         return self.once(
-            "training_loops", lambda: frozenset(t.loop.place for e in self.steps for t in e.loops)
+            "training_loops", lambda: frozenset(t.loop.place for e in self.updates for t in e.loops)
         )
 
     # ------------------------------------------------------------------ modes and roles
@@ -421,6 +427,10 @@ class Trace:
 
 def _order(event: ev.Event) -> int:
     return event.order
+
+
+def _in_order(events: Iterable[ev.Event]) -> tuple[ev.Event, ...]:
+    return tuple(sorted(events, key=_order))
 
 
 def _by_entry(cuts: Iterable[ev.CutShort]) -> dict[ev.Entry, list[ev.CutShort]]:
