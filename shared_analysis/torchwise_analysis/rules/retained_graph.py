@@ -8,7 +8,7 @@ from typing import NamedTuple
 from torchwise_analysis.findings import Confidence, Edit, Evidence, Fix, Safety, Severity
 from torchwise_analysis.fixes import SourceFile, append_call, expression_at
 from torchwise_analysis.interp.abstract.events import Backward, Returned, Store
-from torchwise_analysis.interp.abstract.loops import inside
+from torchwise_analysis.interp.abstract.loops import LoopKind, inside
 from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.interp.abstract.values import PART, Origin
 from torchwise_analysis.policy import weaker
@@ -68,7 +68,8 @@ RULE = Rule(
     ),
     grading=(
         "Error when the kept graph was never used by a backward: activations stay too. Warning when a "
-        "backward has freed it, so that only nodes grow. Hint when the loop is a small literal. Certain "
+        "backward has freed it, so that only nodes grow. Hint when the loop is a small literal, or when "
+        "nodes of some turns die with each batch. Certain "
         "when both the forward and the store are resolved, or when a backward proves that the value had "
         "a graph; likely when the forward is a call that is only taken for a model."
     ),
@@ -94,6 +95,29 @@ RULE = Rule(
         ),
     ),
     examples=(
+        Example(
+            "A list that each batch makes anew",
+            """
+import torch
+from torch import nn
+
+model = nn.Linear(12, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def train(loader, passes):
+    for x, y in loader:
+        losses = []
+        for _ in range(passes):
+            loss = nn.functional.cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss)
+                          ^^^^ retained-graph hint certain
+        print(sum(losses))
+""",
+        ),
         Example(
             "A part of what an unseen loss gave, beside the one that is differentiated",
             """
@@ -481,7 +505,19 @@ def _severity(store: Store, is_freed: bool) -> Severity:
     few = _FEW_NODES if is_freed else _FEW_GRAPHS
     if growing and all(loop.count is not None and loop.count <= few for loop in growing):
         return Severity.HINT
+    if is_freed and _dies_with_a_batch(store):
+        return Severity.HINT
     return Severity.WARNING if is_freed else Severity.ERROR
+
+
+def _dies_with_a_batch(store: Store) -> bool:
+    """Is what keeps it made anew for each batch, and only grows by turns that a setting counts?"""
+    if store.holder is None:
+        return False
+    around = [turn.loop for turn in store.holder.birth]
+    growing = [turn.loop for turn in inside(store.loops, store.holder.birth)]
+    is_of_a_batch = any(loop.kind in (LoopKind.BATCHES, LoopKind.UNBOUNDED) for loop in around)
+    return is_of_a_batch and bool(growing) and all(loop.kind is LoopKind.RANGE for loop in growing)
 
 
 def _confidence(trace: Trace, store: Store, is_freed: bool) -> Confidence:
@@ -506,6 +542,11 @@ def _message(store: Store, is_freed: bool) -> str:
     kept = f"`{store.name}`" if store.name else "this container"
     if store.holder is not None and store.holder.name:
         kept = f"`{store.holder.name}`"
+    if is_freed and _dies_with_a_batch(store):
+        return (
+            f"{kept} keeps the autograd graphs of all turns until the next batch makes it anew. Keep a "
+            "detached value."
+        )
     if is_freed:
         return (
             f"{kept} keeps the autograd graph of every iteration: host memory grows with each step. "
