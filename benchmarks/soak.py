@@ -40,6 +40,7 @@ from torchwise_analysis.source import Document, lower_text  # noqa: E402
 FILES = 20
 LETTER_S = 0.2
 THOUGHT_S = 8.0
+PAUSE_S = 2.5  # real ones, before memory is measured: a person's would come after each action
 STATEMENTS = (
     "history.append(loss)",
     "loss = loss_fn(model(x), y)",
@@ -161,6 +162,7 @@ class Soak:
             if self.chance.random() < 0.4:
                 self._rest(document)
             if self.seconds >= next_report:
+                time.sleep(PAUSE_S)
                 self.memory.append((round(self.seconds / 3600, 2), self._resident_mib()))
                 next_report += seconds / 20
                 print(f"{self.memory[-1]}  {self.rests} rests, {len(self.stale)} stale", file=sys.stderr)

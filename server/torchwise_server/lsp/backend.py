@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,21 +20,27 @@ from torchwise_server.lsp.worker import Stop
 if TYPE_CHECKING:
     from torchwise_analysis.interp.abstract.runs import Memory
 
+# Lines of open documents whose runs are remembered: 15 KB each. Whoever comes back to another one waits once
+# as long as when it was opened.
+_REMEMBERED_LINES = 10_000
+# Lines of files that open documents import, a kilobyte each.
+_IMPORTED_LINES = 40_000
+
 
 @dataclass(frozen=True, slots=True)
 class _LastEstimate:
-    """An estimate and what it was made of: this document, the other open ones, the files on disk."""
+    """An estimate and what it was made of: this document, the files on disk, and those read, where open."""
 
     engine: Engine
     project_version: int
     module: Module
     text: str
-    others: tuple[Module, ...]
+    read: tuple[tuple[str, Module | None], ...]
     entered: frozenset[int]
     answer: Estimated
 
     def for_edited(
-        self, engine: Engine, document: Document, others: tuple[Module, ...]
+        self, engine: Engine, document: Document, opened: Callable[[str], Module | None]
     ) -> _LastEstimate | None:
         """The same answer for the edited document, its lines moved; None where it may come out otherwise.
 
@@ -42,8 +49,7 @@ class _LastEstimate:
         elsewhere = (
             engine is self.engine
             and engine.project.version == self.project_version
-            and len(others) == len(self.others)
-            and all(now is then for now, then in zip(others, self.others, strict=True))
+            and all(opened(path) is module for path, module in self.read)
         )
         if not elsewhere:
             return None
@@ -83,6 +89,7 @@ class EngineBackend:
         self._by_path: dict[str, _Subject] = {}
         self._finder = SettingsFinder()
         self._engines: dict[tuple[Settings, Path, tuple[str, ...]], Engine] = {}
+        self._remembered: dict[str, None] = {}  # documents with a memory, the latest last
 
     def update(self, uri: str, path: str, update: Update) -> None:
         for change in update.changes:
@@ -107,6 +114,7 @@ class EngineBackend:
 
             subject.memory = Memory(recall=Recall())
         engine = self._engine(document.path, options)
+        self._make_room(uri, engine)
         engine.project.asked.clear()
         report = engine.check_quickly(document, stop, memory=subject.memory)
         if report.is_stopped or stop():
@@ -133,12 +141,12 @@ class EngineBackend:
         from torchwise_analysis.plan import EstimateRequest
 
         engine = self._engine(document.path, options)
-        others = tuple(other.document.module for other in self._subjects.values() if other is not subject)
         module, last = document.module, subject.estimated
-        kept = last.for_edited(engine, document, others) if last is not None else None
+        kept = last.for_edited(engine, document, self._open_module) if last is not None else None
         if kept is not None:
             subject.estimated = kept
             return kept.answer
+        engine.project.asked.clear()
         report = engine.estimate(document, EstimateRequest(gpus=engine.settings.gpus), stop)
         if stop():
             return None
@@ -146,8 +154,9 @@ class EngineBackend:
         is_broken = any(item.kind is ProblemKind.SYNTAX for item in report.problems)
         answer = Estimated(report.estimates, report.unanswered, is_broken=is_broken, failures=failures)
         version = engine.project.version
+        read = tuple((path, self._open_module(path)) for path in engine.project.asked - {document.path})
         subject.estimated = _LastEstimate(
-            engine, version, module, document.text, others, report.entered, answer
+            engine, version, module, document.text, read, report.entered, answer
         )
         return answer
 
@@ -155,6 +164,7 @@ class EngineBackend:
         subject = self._subjects.pop(uri, None)
         if subject is not None:
             self._by_path.pop(subject.document.path, None)
+            self._remembered.pop(uri, None)
             self.saved(subject.document.path)
 
     def saved(self, path: str) -> None:
@@ -173,10 +183,40 @@ class EngineBackend:
         loaded = self._finder.find(Path(path))
         settings = options.applied_to(loaded.settings)
         key = settings, loaded.root, project_roots(path)
-        if key not in self._engines:
-            project = open_project(path, settings, self._open_module)
-            self._engines[key] = Engine(settings, loaded.root, project)
-        return self._engines[key]
+        engine = self._engines.pop(key, None)
+        if engine is None:
+            engine = Engine(settings, loaded.root, open_project(path, settings, self._open_module))
+        self._engines[key] = engine  # the latest last
+        return engine
+
+    def _make_room(self, uri: str, engine: Engine) -> None:
+        """Forget what edits of other documents would take from earlier runs, the longest unused first."""
+        if next(reversed(self._remembered), None) == uri:
+            return
+        self._remembered.pop(uri, None)
+        self._remembered[uri] = None
+        left = _REMEMBERED_LINES
+        for other in reversed(list(self._remembered)):
+            left -= self._subjects[other].document.line_count
+            if left < 0 and other != uri:
+                self._subjects[other].memory = None
+                del self._remembered[other]
+        left = _IMPORTED_LINES - engine.project.loaded_lines
+        for key, other_engine in reversed(list(self._engines.items())):
+            if other_engine is engine:
+                continue
+            left -= other_engine.project.loaded_lines
+            if left < 0:
+                self._let_go(other_engine)
+                del self._engines[key]
+
+    def _let_go(self, engine: Engine) -> None:
+        for uri, subject in self._subjects.items():
+            if subject.memory is not None and subject.memory.project is engine.project:
+                subject.memory = None
+                self._remembered.pop(uri, None)
+            if subject.estimated is not None and subject.estimated.engine is engine:
+                subject.estimated = None
 
     def _open_module(self, path: str) -> Module | None:
         """Unsaved text wins over the disk."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import sys
 import time
 
 logger = logging.getLogger(__name__)
@@ -30,12 +31,11 @@ class PauseCollector:
     def __init__(self) -> None:
         self._timer: asyncio.TimerHandle | None = None
         self._walked_all = time.monotonic()
-        self._unseen = 0  # times that objects were set aside unseen
+        self._unseen = 1  # times that objects were set aside unseen, those of the start among them
 
     def start(self) -> None:
         """From now on nothing is collected but in pauses."""
         gc.disable()
-        gc.freeze()  # modules stay for good
 
     def poke(self) -> None:
         """Something happened: the next pause begins now."""
@@ -54,9 +54,24 @@ class PauseCollector:
     def _collect(self) -> None:
         self._timer = None
         began = time.perf_counter()
-        if self._unseen or time.monotonic() - self._walked_all > _EVERYTHING_S:
+        everything = self._unseen > 0 or time.monotonic() - self._walked_all > _EVERYTHING_S
+        if everything:
             gc.unfreeze()
             self._walked_all, self._unseen = time.monotonic(), 0
         found = gc.collect()
         gc.freeze()
+        if everything:
+            _return_free_memory()
         logger.debug("collected %d objects in %.0f ms", found, 1000 * (time.perf_counter() - began))
+
+
+def _return_free_memory() -> None:
+    """Let the C library give free pages back: its heap of the analysis thread never shrinks by itself."""
+    if sys.platform != "linux":
+        return
+    try:
+        import ctypes
+
+        ctypes.CDLL(None).malloc_trim(0)
+    except (ImportError, OSError, AttributeError):  # another C library than GNU's
+        return

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -119,6 +119,14 @@ class Project:
         found = _in_folder(folder, parts) if parts else _package_file(folder)
         return self.describe(found[0]) if found else None
 
+    def is_open(self, path: str) -> bool:
+        """Whether another text than the disk's wins for the file."""
+        return self._overlay(path) is not None
+
+    def with_modules(self, modules: Mapping[str, Module]) -> Project:
+        """The same project with other texts of some files."""
+        return Project(self.roots, self.libraries, lambda path: modules.get(path) or self._overlay(path))
+
     def describe(self, path: str) -> SourceModule:
         """The module that the file `path` is: its dotted name follows from its packages."""
         is_package = os.path.basename(path) == "__init__.py"
@@ -186,9 +194,14 @@ class Project:
         self._launches.clear()
         self.version += 1
 
+    @property
+    def loaded_lines(self) -> int:
+        """Lines of the lowered modules that are kept."""
+        return sum(module.line_count for module in self._modules.values() if module is not None)
+
     def bound(self, lines: int) -> None:
         """Drop all lowered modules once they are of more lines; to be called between two analyses."""
-        if sum(module.line_count for module in self._modules.values() if module is not None) > lines:
+        if self.loaded_lines > lines:
             self._modules.clear()
             self._texts.clear()
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from torchwise_analysis.engine import Engine, EstimateReport
+from torchwise_analysis.source import Document
 from torchwise_server.lsp.backend import EngineBackend
 from torchwise_server.lsp.documents import Update
 from torchwise_server.lsp.options import EditorOptions
@@ -31,8 +32,9 @@ def estimates(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The texts that an estimate was made of."""
     made: list[str] = []
 
-    def estimate(self: Engine, document: object, *_: object) -> EstimateReport:
-        made.append(document.text)  # type: ignore[attr-defined]
+    def estimate(self: Engine, document: Document, *_: object) -> EstimateReport:
+        made.append(document.text)
+        self.project.load(str(Path(document.path).with_name("model.py")))
         return EstimateReport()
 
     monkeypatch.setattr(Engine, "estimate", estimate)
@@ -64,9 +66,11 @@ def test_an_estimate_is_made_again_after_a_reload_or_an_edit_elsewhere(
     backend, options, path = EngineBackend(), EditorOptions(), str(tmp_path / "train.py")
     backend.update("uri", path, Update(1, (TEXT,)))
     backend.update("other", str(tmp_path / "model.py"), Update(1, ("width = 4\n",)))
+    backend.update("third", str(tmp_path / "third.py"), Update(1, ("depth = 4\n",)))
     backend.estimate("uri", options, never)
+    backend.update("third", str(tmp_path / "third.py"), typed(0, len("depth = "), "6"))
     backend.estimate("uri", options, never)
-    assert len(estimates) == 1
+    assert len(estimates) == 1, "it does not read the third"
     backend.update("other", str(tmp_path / "model.py"), typed(0, len("width = "), "6"))
     backend.estimate("uri", options, never)
     assert len(estimates) == 2
@@ -110,3 +114,38 @@ def test_a_keystroke_outside_model_and_loop_repeats_no_trace(
     backend.update("uri", path, typed(10, 0, "# torchwise: batch_size=2\n"))
     backend.estimate("uri", options, never)
     assert len(made) == 3, "a comment may state something"
+
+
+def test_runs_are_remembered_for_the_documents_used_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torchwise_server.lsp.backend._REMEMBERED_LINES", 2 * TEXT.count("\n") + 4)
+    backend, options = EngineBackend(), EditorOptions()
+    found = {}
+    for name in "abc":
+        backend.update(name, str(tmp_path / f"{name}.py"), Update(1, (TEXT,)))
+        found[name] = backend.check(name, options, never)
+    assert [name for name, one in backend._subjects.items() if one.memory is not None] == ["b", "c"]
+    again = backend.check("a", options, never)
+    assert again is not None and found["a"] is not None
+    assert again.findings == found["a"].findings
+    assert [name for name, one in backend._subjects.items() if one.memory is not None] == ["a", "c"]
+    backend.forget("c")
+    assert backend.check("b", options, never) == found["b"]
+
+
+def test_imports_of_projects_used_last_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torchwise_server.lsp.backend._IMPORTED_LINES", 3)
+    backend, options = EngineBackend(), EditorOptions()
+    found = {}
+    for name in "abc":
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "steps.py").write_text("def step(loss):\n    loss.backward()\n", "utf-8")
+        backend.update(
+            name, str(folder / "train.py"), Update(1, (f"from steps import step\n{TEXT}step(model)\n",))
+        )
+        found[name] = backend.check(name, options, never)
+    assert len(backend._engines) == 2, "room for three lines when another document is turned to"
+    assert [name for name, one in backend._subjects.items() if one.memory is not None] == ["b", "c"]
+    assert backend.check("a", options, never) == found["a"]
