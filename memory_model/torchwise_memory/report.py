@@ -19,6 +19,8 @@ class Phase(Enum):
     BACKWARD = "backward"
     OPTIMIZER = "optimizer"
 
+    __hash__ = object.__hash__
+
 
 class Kind(Enum):
     TRAINING = "training"

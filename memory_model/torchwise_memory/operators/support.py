@@ -454,12 +454,20 @@ def set_values(result: Tensor, function: Callable[..., float], *operands: Operan
     store_values(result, values)
 
 
+_WHOLE = {int, bool}
+
+
 def store_values(result: Tensor, values: Sequence[float]) -> None:
     """Set the elements of a fresh contiguous CPU tensor, in the terms of its type."""
     if result.storage.device.type != "cpu" or len(values) > VALUE_LIMIT:
         return
     category = result.dtype.category
-    if any(isinstance(value, complex) or value != value for value in values):
+    kinds = set(map(type, values))
+    if kinds <= _WHOLE:
+        if category == INTEGER:
+            result.storage.values = list(map(int, values))
+            return
+    elif any(isinstance(value, complex) or value != value for value in values):
         return
     try:
         if category == BOOL:

@@ -24,6 +24,9 @@ class StorageKind(Enum):
     INPUT = "input"
     WORKSPACE = "workspace"
 
+    # members are single objects; the hash of Enum is a Python function, asked for with every birth
+    __hash__ = object.__hash__
+
 
 class Block(Protocol):
     """A piece of card memory."""

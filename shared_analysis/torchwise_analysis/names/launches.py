@@ -173,15 +173,14 @@ def lines_for(main: str, roots: tuple[str, ...]) -> tuple[LaunchLine, ...]:
     """Lines of a project's texts that start the file `main`."""
     if not main:
         return ()
-    return _lines_for(
-        os.path.abspath(main), tuple(os.path.abspath(root) for root in roots), _stamp(main, roots)
-    )
+    main, roots = os.path.abspath(main), tuple(os.path.abspath(root) for root in roots)
+    return _lines_for(main, roots, _stamp(main, roots))
 
 
 def _stamp(main: str, roots: tuple[str, ...]) -> tuple[int, ...]:
     """Changes when a text that may hold launch lines is edited, added or taken away."""
     found: list[int] = []
-    for path in (main, *(path for path, _ in _texts(os.path.abspath(main), roots))):
+    for path in (main, *(path for path, _ in _texts(main, roots))):
         try:
             about = os.stat(path)
         except OSError:

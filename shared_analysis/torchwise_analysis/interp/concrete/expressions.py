@@ -71,7 +71,8 @@ def name(it: Interpreter, node: nodes.Name, frame: Frame) -> Value:
 
 
 def attribute(it: Interpreter, node: nodes.Attribute, frame: Frame) -> Value:
-    owner = it.evaluate(node.value, frame)
+    inner = node.value
+    owner = EXPRESSIONS[inner.__class__](it, inner, frame)
     value = it.find_attribute(owner, node.attr)
     if value is MISSING:
         it.place(node, frame)
@@ -94,20 +95,23 @@ def slice_(it: Interpreter, node: nodes.Slice, frame: Frame) -> Value:
 
 
 def call(it: Interpreter, node: nodes.Call, frame: Frame) -> Value:
-    if isinstance(node.func, nodes.Name) and not node.args and node.func.id == "super":
+    called = node.func
+    if not node.args and isinstance(called, nodes.Name) and called.id == "super":
         return zero_argument_super(it, frame)
-    callee = it.evaluate(node.func, frame)
+    callee = EXPRESSIONS[called.__class__](it, called, frame)
     if not node.args and isinstance(callee, Builtin) and callee.name in ("locals", "vars"):
         return dict(frame.names)
     args: list[Value] = []
     for argument in node.args:
-        if isinstance(argument, nodes.Starred):
-            args.extend(it.iterate(it.evaluate(argument.value, frame)))
+        kind = argument.__class__
+        if kind is nodes.Starred:
+            args.extend(it.iterate(it.evaluate(cast(nodes.Starred, argument).value, frame)))
         else:
-            args.append(it.evaluate(argument, frame))
+            args.append(EXPRESSIONS[kind](it, argument, frame))
     keywords: dict[str, Value] = {}
     for keyword in node.keywords:
-        value = it.evaluate(keyword.value, frame)
+        given = keyword.value
+        value = EXPRESSIONS[given.__class__](it, given, frame)
         if keyword.name is None:
             keywords.update(it.as_keywords(value))
         else:
@@ -153,8 +157,9 @@ def zero_argument_super(it: Interpreter, frame: Frame) -> Value:
 
 
 def binary(it: Interpreter, node: nodes.Binary, frame: Frame) -> Value:
-    left = it.evaluate(node.left, frame)
-    right = it.evaluate(node.right, frame)
+    first, second = node.left, node.right
+    left = EXPRESSIONS[first.__class__](it, first, frame)
+    right = EXPRESSIONS[second.__class__](it, second, frame)
     if left.__class__ in operators.PLAIN and right.__class__ in operators.PLAIN:
         return operators.plain_binary(it, node.op, left, right)
     it.place(node, frame)

@@ -111,6 +111,8 @@ class Interpreter:
         self.world = world
         self.stop = stop
         self.fuel = fuel
+        # at this much fuel the run asks whether to go on
+        self.pause = max(0, fuel - _STOP_EVERY)
         self.depth = 0
         self.types = Types()
         self.not_implemented = Opaque("NotImplementedType")
@@ -173,9 +175,9 @@ class Interpreter:
 
     def place(self, node: nodes.Node, frame: Frame) -> None:
         """What follows is asked for by `node`; what a framework's text does, by the program's line before."""
-        if frame.module.path.startswith("<"):
-            return
-        self.world.ledger.origin = Origin(frame.module.path, frame.base + node.span.line + 1)
+        module = frame.module
+        if not module.is_text:
+            self.world.ledger.origin = Origin(module.path, frame.base + node.span.line + 1)
 
     def origin(self) -> Origin | None:
         return self.world.ledger.origin
@@ -195,12 +197,17 @@ class Interpreter:
 
     def burn(self, amount: int = 1) -> None:
         """Fuel for what costs as much as `amount` statements or rounds."""
-        before = self.fuel
         self.fuel -= amount
-        if self.fuel // _STOP_EVERY != before // _STOP_EVERY and self.stop():
-            raise Cancelled
+        if self.fuel < self.pause:
+            self.rest()
+
+    def rest(self) -> None:
+        """At every so many steps: whether to go on at all."""
         if self.fuel < 0:
             raise OutOfFuel("the script takes more steps than are followed", self.origin())
+        if self.stop():
+            raise Cancelled
+        self.pause = max(0, self.fuel - _STOP_EVERY)
 
     def burn_for(self, made: Value) -> None:
         """Fuel for a value that was copied or made whole."""

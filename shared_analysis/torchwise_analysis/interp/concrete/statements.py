@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 from torchwise_analysis.interp.concrete import classes, operators, patterns, recovery
 from torchwise_analysis.interp.concrete.costs import NAME_STEPS
 from torchwise_analysis.interp.concrete.errors import Raised, Stopped
-from torchwise_analysis.interp.concrete.expressions import make_function
+from torchwise_analysis.interp.concrete.expressions import EXPRESSIONS, make_function
 from torchwise_analysis.interp.concrete.values import (
     MISSING,
     Class,
@@ -63,7 +63,9 @@ def run_block(it: Interpreter, block: nodes.Block, frame: Frame) -> Outcome:
     if it.recovers:
         return _run_recovering(it, block, frame)
     for statement in block:
-        it.burn()
+        it.fuel -= 1
+        if it.fuel < it.pause:
+            it.rest()
         outcome = STATEMENTS[statement.__class__](it, statement, frame)
         if outcome is not None:
             return outcome
@@ -128,7 +130,8 @@ def expr_stmt(it: Interpreter, node: nodes.ExprStmt, frame: Frame) -> Outcome:
 def assign(it: Interpreter, node: nodes.Assign, frame: Frame) -> Outcome:
     if it.stated_lines and _is_stated(it, node, frame):
         return None
-    value = it.evaluate(node.value, frame)
+    source = node.value
+    value = EXPRESSIONS[source.__class__](it, source, frame)
     for target in node.targets:
         it.assign(target, value, frame)
     return None

@@ -333,13 +333,15 @@ class Iter:
 class ModuleValue:
     """A module of the program, of its project or of a library read as text."""
 
-    __slots__ = ("__weakref__", "is_library", "is_package", "lazy", "name", "names", "path")
+    __slots__ = ("__weakref__", "is_library", "is_package", "is_text", "lazy", "name", "names", "path")
 
     def __init__(self, name: str, path: str, is_package: bool, is_library: bool) -> None:
         self.name = name
         self.path = path
         self.is_package = is_package
         self.is_library = is_library
+        # whether it stands for no file: a replacement text, a text that a program evaluates
+        self.is_text = path.startswith("<")
         self.names: dict[str, Value] = {}
         # evaluates the statement that binds a name when it is asked for; None: all names are there
         self.lazy: Callable[[str], Value] | None = None

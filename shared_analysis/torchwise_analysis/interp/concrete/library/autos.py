@@ -6,9 +6,11 @@ The tables are lists of pairs of texts; they are searched as text, nothing of th
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from torchwise_analysis.names.project import Project
 
+_QUOTED = re.compile(r'"(\w+)"')
 _PAIR = re.compile(r"\(\s*\"([\w.-]+)\",\s*(\"\w+\"|\([^()]*\))\s*,?\s*\)")
 _CONFIG_TABLES = ("auto_mappings", "configuration_auto")
 
@@ -18,7 +20,6 @@ class AutoTables:
 
     def __init__(self, project: Project) -> None:
         self._project = project
-        self._pairs: dict[str, list[tuple[str, str]]] = {}
         self._models: dict[str, dict[str, str]] = {}
 
     def config_class(self, model_type: str) -> tuple[str, str] | None:
@@ -50,21 +51,20 @@ class AutoTables:
         table = re.search(rf"^{made[1]} = (.*?)^\)", text, re.MULTILINE | re.DOTALL)
         return dict(_pairs(table[1])) if table else {}
 
-    def _table(self, name: str) -> list[tuple[str, str]]:
-        if name not in self._pairs:
-            self._pairs[name] = _pairs(self._text(name))
-        return self._pairs[name]
+    def _table(self, name: str) -> tuple[tuple[str, str], ...]:
+        return _pairs(self._text(name))
 
     def _text(self, name: str) -> str:
         source = self._project.find(f"transformers.models.auto.{name}", "")
         return "" if source is None else self._project.text(source.path) or ""
 
 
-def _pairs(text: str) -> list[tuple[str, str]]:
-    """Pairs of texts; of several classes the first."""
+@lru_cache(maxsize=16)
+def _pairs(text: str) -> tuple[tuple[str, str], ...]:
+    """Pairs of texts; of several classes the first. Kept: every run asks the same tables."""
     found: list[tuple[str, str]] = []
     for match in _PAIR.finditer(text):
-        value = re.search(r'"(\w+)"', match[2])
+        value = _QUOTED.search(match[2])
         if value:
             found.append((match[1], value[1]))
-    return found
+    return tuple(found)

@@ -15,6 +15,7 @@ import os
 import posixpath
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, cast
 
@@ -690,6 +691,16 @@ def _factory(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
     return Builtin("decorator", lambda it, a, k: a[0] if a else None)
 
 
+@lru_cache(maxsize=64)
+def _stated_fields(name: str, content: str) -> tuple[str, ...]:
+    """Annotated names of a class in a text."""
+    stated = re.search(rf"^class {name}\(\w+\):(.*?)(?=^class |^@|\Z)", content, re.MULTILINE | re.DOTALL)
+    if stated is None:
+        return ()
+    plain = re.sub(r'""".*?"""', "", stated[1], flags=re.DOTALL)
+    return tuple(re.findall(r"^    (\w+): ", plain, re.MULTILINE))
+
+
 def outputs_space(it: Interpreter) -> Namespace:
     """`transformers.modeling_outputs`: kinds of ModelOutput, their fields found in the text of the file."""
     source = it.project.find("transformers.modeling_outputs", "")
@@ -703,12 +714,7 @@ def outputs_space(it: Interpreter) -> Namespace:
         assert isinstance(base, Class)
         cls = Class(name, (base,), module="transformers.modeling_outputs")
         cls.mro = (cls, *base.mro)
-        stated = re.search(rf"^class {name}\(\w+\):(.*?)(?=^class |^@|\Z)", content, re.MULTILINE | re.DOTALL)
-        names = (
-            re.findall(r"^    (\w+): ", re.sub(r'""".*?"""', "", stated[1], flags=re.DOTALL), re.MULTILINE)
-            if stated
-            else []
-        )
+        names = _stated_fields(name, content)
         cls.members["__annotations__"] = dict.fromkeys(names, "object")
         cls.members.update(dict.fromkeys(names))
         return make_dataclass(it, cls, {})
