@@ -10,6 +10,7 @@ from torchwise_analysis.interp.abstract import values as va
 from torchwise_analysis.interp.abstract.machine import RECORDING, Machine, first_known
 from torchwise_analysis.quick import replace
 from torchwise_analysis.semantics import tensors
+from torchwise_analysis.semantics.by_name import some_member
 from torchwise_analysis.semantics.registry import (
     Call,
     fallback,
@@ -464,9 +465,11 @@ def _is_instance(value: va.Value, wanted: va.Value) -> bool | None:
 @function("builtins.getattr")
 def getattr_(m: Machine, call: Call) -> va.Value:
     value, name = call.get("", 0), text_of(call.get("", 1))
-    if value is None or name is None:
+    if value is None:
         return va.UNKNOWN
     value = first_known(value)
+    if name is None:
+        return some_member(value) or va.UNKNOWN
     default = call.get("", 2)
     found = calls.get_attribute(m, value, name, call.node)
     if (

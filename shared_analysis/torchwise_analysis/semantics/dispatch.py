@@ -11,6 +11,7 @@ from torchwise_analysis.interp.abstract.machine import NOT_RECORDING, Hook, Mach
 from torchwise_analysis.quick import replace
 from torchwise_analysis.semantics import (
     builtin,
+    by_name,
     contexts,
     data,
     distributed,
@@ -171,6 +172,7 @@ _DOWNLOADS = frozenset(
 )
 _REPORTS = frozenset(["log", "info", "log_metric", "log_metrics", "write"])
 _MEANS = frozenset(["mean", "average", "nanmean", "fmean", "sum"])
+_OPTIMIZER_PACKAGES = frozenset(["optim", "optimizers", "torch_optimizer", "pytorch_optimizer"])
 _PROGRESS_BARS = frozenset(["tqdm", "tqdm_notebook", "progressbar", "progress_bar"])  # by any library
 _FORWARDING = frozenset(["torch.utils.checkpoint.checkpoint", "torch.utils.checkpoint.checkpoint_sequential"])
 _DROPOUT = frozenset(
@@ -275,6 +277,9 @@ class Library:
 
     def returned(self, m: Machine, receiver: va.Obj, name: str, value: va.Value, node: nd.Node) -> va.Value:
         return data.returned(m, receiver, name, value, node)
+
+    def some_member(self, library: va.Library) -> va.Value:
+        return by_name.some_member(library) or va.unknown(f"{library.path}[None]")
 
     # ------------------------------------------------------------------ tensors
 
@@ -624,7 +629,8 @@ def _third_party(m: Machine, call: Call, root: str) -> va.Value:
                 va.Kind.OPAQUE, call.node, call.name, traits=m.taint(*values) & frozenset(["rank", "random"])
             )
         parts = [i for v in values if isinstance(v, va.Obj) for i in m.items(v)] if last in _MEANS else []
-        return va.unknown(None, taint=m.taint(*values, *parts) | _library_taint(call.name))
+        made_of = m.taint(*values, *parts) | calls.of_parameters(call.arguments)
+        return va.unknown(None, taint=made_of | _library_taint(call.name))
     if root in ("einops",):
         out = tensors.combine(m, found, call.node) if found else va.Tensor(None)
         return replace(out, activation=None if last in ("reduce", "einsum") else out.activation)
@@ -638,7 +644,8 @@ def _third_party(m: Machine, call: Call, root: str) -> va.Value:
         return _third_party_object(m, call)
     if found:
         return replace(tensors.combine(m, found, call.node), activation=None)
-    return va.unknown(None, taint=m.taint(*values) | _library_taint(call.name))
+    made_of = m.taint(*values) | calls.of_parameters(call.arguments)
+    return va.unknown(None, taint=made_of | _library_taint(call.name))
 
 
 def _third_party_object(m: Machine, call: Call) -> va.Value:
@@ -654,6 +661,8 @@ def _third_party_object(m: Machine, call: Call) -> va.Value:
         return obj
     if call.last.endswith("Scaler") and "nn" not in call.name:
         return m.make(va.Kind.SCALER, call.node, call.name, arguments=call.arguments)
+    if _OPTIMIZER_PACKAGES.intersection(call.name.split(".")) and calls.of_parameters(call.arguments):
+        return optimizers.build(m, call)
     traits = m.taint(*call.arguments) & frozenset(["rank", "random"])
     return m.make(va.Kind.OPAQUE, call.node, call.name, traits=traits, arguments=call.arguments)
 
@@ -890,7 +899,7 @@ def _unknown_call(m: Machine, obj: va.Obj, call: Call) -> va.Value:
         for value in values:
             m.escape(value, call.node, obj.name or "an unknown callable")
     if holders:
-        return va.unknown(None, taint=frozenset(["call"]))
+        return va.unknown(None, taint=frozenset(["call"]) | calls.of_parameters(call.arguments))
     if "metric" in obj.traits:
         return va.UNKNOWN
     if found or obj.id not in m.parents:

@@ -13,6 +13,7 @@ from torchwise_analysis.interp.abstract import events as ev
 from torchwise_analysis.interp.abstract import values as va
 from torchwise_analysis.interp.abstract.machine import NOT_RECORDING, Hook, Machine, first_known
 from torchwise_analysis.semantics import distributed, modules, tensors
+from torchwise_analysis.semantics.by_name import SOME_OPTIMIZER
 from torchwise_analysis.semantics.registry import Call, fallback, function, method, truth_of
 from torchwise_analysis.source import nodes as nd
 
@@ -262,11 +263,27 @@ def fabric(m: Machine, call: Call) -> va.Value:
 @method(va.Kind.FABRIC, "setup", "setup_module", "setup_optimizers", "setup_dataloaders")
 def prepare(m: Machine, owner: va.Obj, call: Call) -> va.Value | None:
     objects: list[va.Obj] = []
-    results = [_prepared(m, owner, argument, call, objects) for argument in call.arguments.positional]
+    given = enumerate(call.arguments.positional)
+    results = [_prepared(m, owner, _by_role(m, call, n, value), call, objects) for n, value in given]
     is_open = call.arguments.open or any(_is_unseen(first_known(value)) for value in call.arguments)
     is_lost = call.node is m.discarded
     m.emit(ev.Prepared, call.node, owner=owner, objects=tuple(objects), open=is_open, lost=is_lost)
     return results[0] if len(results) == 1 else m.sequence(results, call.node, va.Kind.TUPLE)
+
+
+def _by_role(m: Machine, call: Call, position: int, value: va.Value) -> va.Value:
+    """What is unseen and given as an optimizer is one: to `setup_optimizers`, to `setup` behind a module."""
+    is_behind = call.name == "setup" and position > 0
+    is_optimizer = is_behind or call.name in ("setup_optimizers", "prepare_optimizer")
+    known = first_known(value)
+    is_unseen = isinstance(known, va.Unknown) or (
+        isinstance(known, va.Obj) and known.kind is va.Kind.OPAQUE and not m.items(known)
+    )
+    if not is_optimizer or not is_unseen:
+        return value
+    optimizer = m.make(va.Kind.OPTIMIZER, call.node, SOME_OPTIMIZER)
+    m.owns[optimizer.id] = None
+    return optimizer
 
 
 def _is_unseen(value: va.Value) -> bool:

@@ -10,6 +10,7 @@ from torchwise_analysis.interp.abstract import values as va
 from torchwise_analysis.interp.abstract.loops import Loop, LoopKind, Turn
 from torchwise_analysis.interp.abstract.machine import RECORDING, Machine, first_known
 from torchwise_analysis.quick import replace
+from torchwise_analysis.semantics.by_name import SOME_OPTIMIZER
 from torchwise_analysis.semantics.registry import Call, fallback, function, method, truth_of
 from torchwise_analysis.source import nodes as nd
 
@@ -76,6 +77,13 @@ def build(m: Machine, call: Call) -> va.Value:
         filtered=filtered,
     )
     return obj
+
+
+@function("timm.optim.create_optimizer", "timm.optim.create_optimizer_v2")
+def create_optimizer(m: Machine, call: Call) -> va.Value:
+    """`create_optimizer(args, model)`, `create_optimizer_v2(model, ...)`: its class is chosen by name."""
+    given = call.get("model", 1) if call.last == "create_optimizer" else call.get("model_or_params", 0)
+    return build(m, Call(SOME_OPTIMIZER, va.Arguments((given or va.UNKNOWN,)), call.node))
 
 
 def parameter_roots(m: Machine, value: va.Value | None) -> tuple[frozenset[int] | None, bool]:

@@ -346,3 +346,94 @@ def test_micro_batches_are_read_one_by_one() -> None:
         step += 1
     """
     check("per-step-host-sync", text)
+
+
+CHOSEN = """
+import importlib
+import hydra
+import lightning as L
+import mylib
+import torch
+import torch_optimizer
+from accelerate import Accelerator
+from timm.optim import create_optimizer, create_optimizer_v2
+from torch import nn, optim
+
+model = nn.Linear(3, 3)
+fabric = L.Fabric()
+
+
+def main(loader, args, name):
+    optimizer = {made}
+    for x, y in loader:
+        {clear}
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+"""
+OPTIMIZERS = (
+    "torch.optim.SGD(model.parameters(), lr=0.1)",
+    "getattr(torch.optim, name)(model.parameters(), lr=0.1)",
+    "getattr(optim, args.optimizer)(params=model.parameters())",
+    "torch.optim.__dict__[name](model.parameters())",
+    "vars(optim)[name](model.parameters())",
+    "getattr(importlib.import_module('torch.optim'), name)(model.parameters())",
+    "__import__('torch.optim', fromlist=['SGD']).SGD(model.parameters(), lr=0.1)",
+    "eval('torch.optim.' + name)(model.parameters())",
+    "eval(f'optim.{name}')(model.parameters(), lr=0.1)",
+    "{'sgd': optim.SGD, 'adam': optim.Adam}[name](model.parameters(), lr=0.1)",
+    "hydra.utils.instantiate(args.optimizer, params=model.parameters())",
+    "mylib.build(name, model.parameters())",
+    "name(model.parameters())",
+    "create_optimizer_v2(model, opt=name)",
+    "create_optimizer(args, model)",
+    "torch_optimizer.Yogi(model.parameters(), lr=0.1)",
+    "fabric.setup_optimizers(mylib.build(name, model))",
+    "Accelerator().prepare_optimizer(mylib.build(name, model))",
+)
+
+
+@pytest.mark.parametrize("made", OPTIMIZERS)
+def test_an_optimizer_is_one_however_its_class_is_chosen(made: str) -> None:
+    assert lines_of("missing-zero-grad", CHOSEN.format(made=made, clear="pass"))
+    assert lines_of("missing-zero-grad", CHOSEN.format(made=made, clear="optimizer.zero_grad()")) == []
+    assert lines_of("missing-zero-grad", CHOSEN.format(made=made, clear="model.zero_grad()")) == []
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "mylib.build(name, model)",  # of a model anything may be made
+        "mylib.average(model.parameters(), 0.99)",  # used below like no optimizer
+        "getattr(mylib, name)(model)",
+        "getattr(torch.optim.lr_scheduler, name)(mylib.build(model), 3)",
+    ],
+)
+def test_what_may_be_anything_is_no_optimizer(made: str) -> None:
+    text = CHOSEN.format(made=made, clear="optimizer.copy_to(model)" if "average" in made else "pass")
+    assert lines_of("missing-zero-grad", text) == []
+
+
+def test_an_optimizer_that_went_through_a_dictionary() -> None:
+    text = """
+    import lightning as L
+    import mylib
+    from torch import nn
+
+
+    def main(loader, name):
+        fabric = L.Fabric(devices=2)
+        model = fabric.setup(nn.Linear(3, 3))
+        optimizer = fabric.setup_optimizers(mylib.make(name, model))
+        fit(fabric, {"model": model, "optimizer": optimizer, "n": 0}, loader)
+
+
+    def fit(fabric, state, loader):
+        model, optimizer = state["model"], state["optimizer"]
+        for x, y in loader:
+            loss = nn.functional.cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            fabric.backward(loss)
+            optimizer.step()
+            fabric.clip_gradients(model, optimizer, max_norm=1.0)  # here
+    """
+    check("clip-order", text)

@@ -122,7 +122,14 @@ def call_value(m: Machine, callee: va.Value, arguments: va.Arguments, node: nd.N
     m.count("unknown_calls")
     for value in arguments:
         m.escape(value, node, "an unknown callable")
-    return va.unknown(None, taint=m.taint(*arguments))
+    return va.unknown(None, taint=m.taint(*arguments) | of_parameters(arguments))
+
+
+def of_parameters(arguments: va.Arguments) -> frozenset[str]:
+    """The taint of what is made of all parameters of something: an optimizer, if it is used as one."""
+    given = (member for value in arguments for member in va.alternatives(value))
+    is_given = any(isinstance(v, va.Parameters) and not v.single and not v.gradients for v in given)
+    return frozenset([va.OF_PARAMETERS]) if is_given else frozenset[str]()
 
 
 def _call_union(m: Machine, callee: va.Union, arguments: va.Arguments, node: nd.Node) -> va.Value:

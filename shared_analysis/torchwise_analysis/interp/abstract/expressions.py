@@ -283,7 +283,9 @@ def _get_item(m: Machine, value: va.Value, index: va.Value, node: nd.Node) -> va
     if isinstance(value, va.Library):
         if value.path == "os.environ" and isinstance(key, str):
             return m.library.call(m, "os.environ.get", va.Arguments((index,)), node)
-        return value if value.path.startswith("typing") else va.unknown(f"{value.path}[{key!r}]")
+        if value.path.startswith("typing"):
+            return value
+        return m.library.some_member(value) if key is None else va.unknown(f"{value.path}[{key!r}]")
     if isinstance(value, va.StateDict):
         return va.UNKNOWN
     symbol = value.symbol if isinstance(value, va.Unknown) else None
@@ -732,9 +734,12 @@ def _states_in(m: Machine, value: va.Value) -> list[va.StateDict]:
 
 def _by_use(m: Machine, value: va.Unknown, name: str, node: nd.Node) -> va.Obj | None:
     """What an unseen call gave, when the function uses it as an optimizer, a module or the like."""
-    if value.taint or not isinstance(node, nd.Assign) or m.forward is not None:
+    of_parameters = va.OF_PARAMETERS in value.taint
+    if (value.taint and not of_parameters) or not isinstance(node, nd.Assign) or m.forward is not None:
         return None
     uses = m.frames[-1].facts.uses.get(name, frozenset[str]())
+    if of_parameters and "step" in uses and uses <= unknowns.OPTIMIZER_ATTRIBUTES:
+        return _believed(m, va.Kind.OPTIMIZER, va.Origin.USED, name, node)
     if beliefs.by_use(uses) is None:
         return None
     return _believed(m, *beliefs.guess(name, uses), name, node)

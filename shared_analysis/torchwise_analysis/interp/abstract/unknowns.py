@@ -27,7 +27,7 @@ _OPTIONS = frozenset(
         "settings",
     ]
 )
-_OPTIMIZER_ATTRIBUTES = frozenset(
+OPTIMIZER_ATTRIBUTES = frozenset(
     [
         "step",
         "zero_grad",
@@ -85,7 +85,7 @@ def argument(m: Machine, param: nd.Param, facts: BodyFacts) -> va.Value:
     if annotated is not None:
         return annotated
     kind, origin = beliefs.guess(name, uses)
-    if kind is va.Kind.OPTIMIZER and origin is va.Origin.NAMED and uses and not uses <= _OPTIMIZER_ATTRIBUTES:
+    if kind is va.Kind.OPTIMIZER and origin is va.Origin.NAMED and uses and not uses <= OPTIMIZER_ATTRIBUTES:
         kind, origin = va.Kind.OPAQUE, va.Origin.UNSEEN
     return believed(m, kind, origin, name, param)
 

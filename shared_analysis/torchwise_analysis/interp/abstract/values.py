@@ -150,6 +150,9 @@ class Cut(NamedTuple):
 PART = "part:"  # taint of a part of what an unseen call gave, with its pass and its number or name
 
 
+OF_PARAMETERS = "of parameters"  # taint of what an unseen call made of the parameters of a module
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Tensor(Value):
     """A tensor. `passes` are the forward passes whose graph it carries (empty: carries none).
