@@ -130,7 +130,7 @@ class Project:
     def describe(self, path: str) -> SourceModule:
         """The module that the file `path` is: its dotted name follows from its packages."""
         is_package = os.path.basename(path) == "__init__.py"
-        return SourceModule(module_name(path), path, is_package, self._is_library(path))
+        return SourceModule(module_name(path), path, is_package, self.is_library(path))
 
     def text(self, path: str) -> str | None:
         """The text of a file; None if it cannot be read or is too large."""
@@ -145,7 +145,7 @@ class Project:
         if open_module is not None:
             return open_module
         if path not in self._modules:
-            if self._is_library(path):
+            if self.is_library(path):
                 self._modules[path] = _library_module(path, _stamp(path))
             else:
                 text = self.text(path)
@@ -181,7 +181,7 @@ class Project:
         if known is not None and self._texts.get(path) == text:
             return known
         module = lower_text(path, text)
-        if path.endswith(".py") and self._overlay(path) is None and not self._is_library(path):
+        if path.endswith(".py") and self._overlay(path) is None and not self.is_library(path):
             self._texts[path], self._modules[path] = text, module
         return module
 
@@ -242,7 +242,7 @@ class Project:
             found = _in_folder(folder, parts)
             if found is not None:
                 path, is_package = found
-                return SourceModule(name, path, is_package, self._is_library(path))
+                return SourceModule(name, path, is_package, self.is_library(path))
         return None
 
     def _on_edited_path(self, name: str, importer: str) -> SourceModule | None:
@@ -257,7 +257,7 @@ class Project:
             self._note(os.path.dirname(importer), folder, parts)
             found = _in_folder(folder, parts)
             if found is not None:
-                return SourceModule(name, *found, is_library=self._is_library(found[0]))
+                return SourceModule(name, *found, is_library=self.is_library(found[0]))
         return None
 
     def _note(self, near: str, folder: str, parts: Sequence[str]) -> None:
@@ -274,7 +274,8 @@ class Project:
                     break  # that it is not there says the listing of the folder above
                 looked.add(folder)
 
-    def _is_library(self, path: str) -> bool:
+    def is_library(self, path: str) -> bool:
+        """Whether a file lies below a library folder, or where packages are installed."""
         return _is_installed(path) or any(_is_below(path, folder) for folder in self.libraries)
 
     def _search_folders(self, near: str, package: str) -> Iterable[str]:

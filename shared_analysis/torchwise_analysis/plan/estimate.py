@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
 from torchwise_analysis.interp.concrete.costs import STATEMENT_FUEL
 from torchwise_analysis.interp.concrete.loops import Measured
 from torchwise_analysis.names.project import Project
+from torchwise_analysis.plan.edits import edited
 from torchwise_analysis.plan.explain import explained, not_reached, shortened
-from torchwise_analysis.plan.remedies import remedies_of
+from torchwise_analysis.plan.remedies import Runner, remedies_of
 from torchwise_analysis.plan.request import EstimateReport, EstimateRequest
 from torchwise_analysis.plan.run import Change, Facts, run_script
 from torchwise_analysis.plan.starts import MAX_LAUNCHES, Start, elsewhere, launched, shown
@@ -25,7 +27,18 @@ from torchwise_analysis.plan.words import alive_groups, breakdown
 from torchwise_analysis.source.nodes import Module
 from torchwise_memory import hardware
 from torchwise_memory.hardware import Gpu
-from torchwise_memory.report import Estimate, Interval, Kind, Origin, Peak, PlanField, Source, Unanswered
+from torchwise_memory.report import (
+    Estimate,
+    Interval,
+    Kind,
+    Origin,
+    Peak,
+    PlanField,
+    Source,
+    TextEdit,
+    Unanswered,
+    Verdict,
+)
 from torchwise_memory.verdict import device_peak, verdict
 
 ALLOCATED_ERROR = 0.015
@@ -98,12 +111,21 @@ class _Question:
         if sm is None:
             self.notes.append("a card of compute capability 8.0")
 
-    def run(self, start: Start, choices: dict[str, object], change: Change, recovers: bool = False) -> Facts:
+    def run(
+        self,
+        start: Start,
+        choices: dict[str, object],
+        change: Change,
+        recovers: bool = False,
+        project: Project | None = None,
+    ) -> Facts:
         fuel = STATEMENT_FUEL if self.is_asked_for(start) else LAUNCH_FUEL
         facts = run_script(
-            start, self.project, self.sm, choices, change, self.stop, self.stated, recovers, fuel
+            start, project or self.project, self.sm, choices, change, self.stop, self.stated, recovers, fuel
         )
         self.steps += facts.steps
+        if project is not None:
+            return facts  # lines of an edited text are not those of the file
         path = self.module.path
         self.entered.update(line for entered, line in facts.entered if entered == path)
         return facts
@@ -138,10 +160,34 @@ class _Question:
             estimate = _answer(measured, facts, others, self.cards, notes, facts.processes)
             wants = self.request.with_remedies and self.is_asked_for(start)
             if wants and measured.kind is Kind.TRAINING and not self.has_enough():
-                estimate = replace(estimate, remedies=remedies_of(measured, facts, run, self.has_enough))
+                remedies = remedies_of(measured, facts, self.runner(start, facts.processes))
+                estimate = replace(estimate, remedies=remedies)
             launch = None if start.launch is None else shown(start.launch)
             estimates.append(replace(estimate, launch=launch, gpus_used=facts.processes))
         return estimates
+
+    def runner(self, start: Start, processes: int) -> Runner:
+        """How remedies are tried: on the start with other literals, named changes, or edited texts."""
+
+        def run(change: Change, made: tuple[TextEdit, ...]) -> Facts:
+            if not made:
+                return self.run(start, {}, change)
+            modules = edited(made, self.text)
+            if modules is None:
+                return Facts(failure="the edited text is no Python")
+            module = modules.get(start.module.path, start.module)
+            project = self.project.with_modules(modules)
+            return self.run(replace(start, module=module), {}, change, project=project)
+
+        card = self.cards[0] if self.cards else None
+        fits = None if card is None else partial(_fits, card, processes)
+        return Runner(run, self.text, fits, self.has_enough, self.project, start.module.path)
+
+    def text(self, path: str) -> str | None:
+        """A file as it is run; None for an open file whose text is not at hand."""
+        if path == self.module.path and self.request.text is not None:
+            return self.request.text
+        return None if self.project.is_open(path) else self.project.text(path)
 
     def unanswered(self, starts: list[Start], facts: Facts) -> Unanswered:
         """Why there is no answer, with what runs that pass over what they cannot follow read of the plan."""
@@ -244,6 +290,11 @@ def _alternatives(facts: Facts, run: Callable[[dict[str, object], Change], Facts
             if other.measured and not other.cancelled:
                 found.append(other)
     return found
+
+
+def _fits(card: Gpu, processes: int, measured: Measured) -> bool:
+    judged = verdict(_reserved(measured), _allocated(measured), card, processes).verdict
+    return judged in (Verdict.FITS, Verdict.PROBABLY_FITS)
 
 
 def _answer(
