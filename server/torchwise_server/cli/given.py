@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 #: Decides what depends on the hardware where all cards are asked for and none is named.
 USUAL_CARD = "a100-80gb"
 
-#: The words for ways of storing frozen weights, and what the model of memory calls them.
-QUANTISED = {"nf4": "bnb nf4", "int8": "bnb int8", "gptq-int4": "GPTQ int4"}
+#: The words for ways of storing frozen weights or the cache, and what the model of memory calls them.
+QUANTISED = {"nf4": "bnb nf4", "int8": "bnb int8", "gptq-int4": "GPTQ int4", "int8-kv": "int8 KV cache"}
 
 #: The words for what is trained beside a frozen model, and what peft calls it.
 ADAPTERS = {
@@ -282,12 +282,12 @@ def _read_config(path: Path) -> tuple[str, Mapping[str, object]]:
         raise UsageError(f"--config {path}: not JSON") from None
     if not isinstance(read, dict):
         raise UsageError(f"--config {path}: expected an object with the fields of a config.json")
-    config = cast("dict[str, object]", read)
+    whole = config = cast("dict[str, object]", read)
     inner = config.get("text_config")
     if isinstance(inner, dict) and "model_type" in inner:
         config = cast("dict[str, object]", inner)  # the language model of one that also sees
     if not isinstance(config.get("model_type"), str):
         raise UsageError(f"--config {path}: no `model_type`; it does not describe a model of transformers")
-    named = config.get("_name_or_path") or read.get("_name_or_path")
+    named = config.get("_name_or_path") or whole.get("_name_or_path")
     name = named if isinstance(named, str) and named else file.absolute().parent.name
     return f"{name} ({config['model_type']})", config
