@@ -34,7 +34,7 @@ def block(holding: str) -> str:
 def program() -> dict[str, Any]:
     """A model, an optimizer, a batch and a loader, as most programs have them."""
 
-    class Model(torch.nn.Module):  # type: ignore[misc,name-defined]
+    class Model(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.layer = torch.nn.Linear(64, 10)
