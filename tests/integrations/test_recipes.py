@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import yaml  # type: ignore[import-untyped]
-from tests.integrations.test_action import FAULTY, ROOT, git
+from tests.integrations.test_action import FAULTY, ROOT, git, python_without_an_index
 
 CI = (ROOT / "docs/ci.md").read_text(encoding="utf-8")
 CLEAN = FAULTY.replace("optimizer.step()", "optimizer.step()\n        optimizer.zero_grad()")
@@ -76,6 +76,25 @@ def test_gitlab_reports_changed_lines_of_a_merge_request(project: Path, path: di
     assert run_job(template(), project, path, CI_MERGE_REQUEST_DIFF_BASE_SHA=base) == 0
     (project / "new.py").write_text(FAULTY)
     assert run_job(template(), project, path, CI_MERGE_REQUEST_DIFF_BASE_SHA=base) == 1
+
+
+def test_the_gitlab_job_installs_what_it_runs(project: Path, tmp_path: Path) -> None:
+    """The whole job in an environment that has Python and no torchwise, as the image has."""
+    wheel_builder = pytest.importorskip("hatchling.builders.wheel")
+    (wheel,) = wheel_builder.WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
+    image = tmp_path / "image"
+    subprocess.run([python_without_an_index(tmp_path), "-m", "venv", image], check=True)
+    bare = {
+        **os.environ,
+        "PATH": f"{image}/bin:/usr/local/bin:/usr/bin:/bin",
+        "PIP_NO_INDEX": "1",
+        "PIP_NO_DEPS": "1",
+    }
+    assert not (image / "bin/torchwise").exists()
+    assert run_job(template(), project, bare, TORCHWISE_PACKAGE=str(wheel), TORCHWISE_SCRIPTS="train.py") == 1
+    assert (image / "bin/torchwise").exists()
+    rows = json.loads((project / "gl-code-quality-report.json").read_text())
+    assert [row["check_name"] for row in rows] == ["missing-zero-grad"]
 
 
 def test_gitlab_variables_are_those_of_the_head(project: Path) -> None:
