@@ -28,12 +28,21 @@ WORTH = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One way to need less. applies: whether the description leaves room for it."""
+    """One way to need less.
+
+    applies: whether the description leaves room for it. options: of the command line that say the changed
+    job; empty where none does.
+    """
 
     name: str
     cost: str
     applies: Callable[[Workload], bool]
     apply: Callable[[Workload], Workload]
+    options: str | Callable[[Workload], str] = ""
+
+    def options_of(self, changed: Workload) -> str:
+        """The options for a job that was changed so."""
+        return self.options if isinstance(self.options, str) else self.options(changed)
 
 
 def _trains(w: Workload) -> bool:
@@ -46,6 +55,7 @@ CHANGES: tuple[Change, ...] = (
         "none: the same update without a temporary copy",
         lambda w: _trains(w) and (w.optimizer or "AdamW").lower() in ("adamw", "adam"),
         lambda w: replace(w, optimizer=f"{w.optimizer or 'AdamW'} fused"),
+        "--optimizer 'adamw fused'",
     ),
     Change(
         "use attention through SDPA",
@@ -58,60 +68,70 @@ CHANGES: tuple[Change, ...] = (
         "time: the forward pass is computed again, about a third more",
         lambda w: _trains(w) and w.checkpointing in (None, "false", "none", "no"),
         lambda w: replace(w, checkpointing="true"),
+        "--checkpointing",
     ),
     Change(
         "compute head and loss in chunks",
         "a fused or chunked loss (Liger, torchtune)",
         lambda w: _trains(w) and not w.chunked and w.image is None,
         lambda w: replace(w, chunked=True),
+        "--chunked-loss",
     ),
     Change(
         "halve the batch and accumulate",
         "time: more and smaller steps; gradients of earlier micro-batches stay",
         lambda w: _trains(w) and (w.micro_batch or 1) >= 2,
         lambda w: replace(w, micro_batch=(w.micro_batch or 2) // 2, accumulation=2 * (w.accumulation or 1)),
+        lambda w: f"--batch-size {w.micro_batch} --accumulate {w.accumulation}",
     ),
     Change(
         "run products in bf16 (autocast)",
         "numerics: products in 8 bits of mantissa",
         lambda w: _trains(w) and "32" in (w.weights or "") and (w.autocast or "none").startswith("none"),
         lambda w: replace(w, autocast="bf16"),
+        "--precision amp-bf16",
     ),
     Change(
         "keep optimizer states in 8 bits",
         "numerics: states are quantised; needs bitsandbytes or torchao",
         lambda w: _trains(w) and w.peft is None and "8" not in (w.optimizer or "").lower(),
         lambda w: replace(w, optimizer="AdamW 8-bit (bitsandbytes)"),
+        "--optimizer adamw-8bit",
     ),
     Change(
         "shard over the processes (FSDP)",
         "communication: parameters are gathered for each layer",
         lambda w: _trains(w) and w.gpus > 1 and w.parallel == "DDP",
         lambda w: replace(w, parallel="FSDP", parallelism="FSDP full shard (per transformer block)"),
+        "--parallel fsdp",
     ),
     Change(
         "keep weights, gradients and states in bf16",
         "changes training: small updates are lost without an fp32 copy",
         lambda w: _trains(w) and "32" in (w.weights or "") and w.image is None,
         lambda w: replace(w, weights="bf16", autocast="none"),
+        "--precision bf16",
     ),
     Change(
         "train adapters of rank 16 (LoRA)",
         "changes training: only adapters learn",
         lambda w: _trains(w) and w.peft is None and w.image is None and w.quantisation is None,
         lambda w: replace(w, peft={"method": "LoRA", "rank": 16, "targets": ["q_proj", "v_proj"]}),
+        "--lora 16",
     ),
     Change(
         "hold weights in 4 bits (nf4)",
         "numerics and time: weights are unpacked at each use",
         lambda w: w.quantisation is None and (w.peft is not None or not _trains(w)) and w.image is None,
         lambda w: replace(w, quantisation="bnb nf4"),
+        "--quantise nf4",
     ),
     Change(
         "use a key/value cache of 8 bits",
         "numerics: keys and values are quantised",
         lambda w: w.task == "generate" and w.quantisation is None,
         lambda w: replace(w, quantisation="int8 KV cache"),
+        "--quantise int8-kv",
     ),
 )
 
@@ -133,18 +153,22 @@ def remedies(workload: Workload, card: Gpu | None = None, limit: int = 6) -> tup
     base = live_bytes(workload, card)
     if base is None:
         return ()
-    found: list[tuple[Change, int]] = []
+    found: list[tuple[Change, int, str]] = []
     for change in CHANGES:
         if not change.applies(workload):
             continue
-        peak = live_bytes(change.apply(workload), card)
+        changed = change.apply(workload)
+        peak = live_bytes(changed, card)
         if peak is not None and peak < base * (1 - WORTH):
-            found.append((change, peak))
-    found.sort(key=lambda pair: pair[1])
-    made = [Remedy(change.name, base - peak, peak, change.cost) for change, peak in found[:limit]]
+            found.append((change, peak, change.options_of(changed)))
+    found.sort(key=lambda entry: entry[1])
+    made = [
+        Remedy(change.name, base - peak, peak, change.cost, options=options)
+        for change, peak, options in found[:limit]
+    ]
     if card is None or not found or _fits(base, card, workload) or _fits(found[0][1], card, workload):
         return tuple(made)
-    combined = _combination(workload, [change for change, _ in found], base, card)
+    combined = _combination(workload, [change for change, _, _ in found], base, card)
     return (*made, combined) if combined is not None else tuple(made)
 
 
@@ -153,13 +177,17 @@ def _combination(workload: Workload, changes: list[Change], base: int, card: Gpu
     for size in (2, 3):
         for chosen in combinations(changes[:6], size):
             changed = workload
+            options: list[str] = []
             for change in chosen:
-                changed = change.apply(changed) if change.applies(changed) else changed
+                if change.applies(changed):
+                    changed = change.apply(changed)
+                    options.append(change.options_of(changed))
             peak = live_bytes(changed, card)
             if peak is not None and _fits(peak, card, changed):
                 names = " and ".join(change.name for change in chosen)
                 costs = "; ".join(dict.fromkeys(change.cost for change in chosen))
-                return Remedy(names, base - peak, peak, costs)
+                said = " ".join(options) if all(options) else ""
+                return Remedy(names, base - peak, peak, costs, options=said)
     return None
 
 

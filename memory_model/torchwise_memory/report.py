@@ -151,13 +151,17 @@ class TextEdit:
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """One change, the peak it leads to and what it costs."""
+    """One change, the peak it leads to and what it costs.
+
+    edits: of a script. options: of the command line, for a job that it describes.
+    """
 
     change: str
     saves_bytes: int
     peak_bytes: int
     cost: str
     edits: tuple[TextEdit, ...] = ()
+    options: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,6 +124,7 @@ def _workload(options: argparse.Namespace) -> Workload:
         peft=trained_beside(options),
         checkpointing="true" if options.checkpointing else "false",
         compiled=options.compile,
+        chunked=options.chunked_loss,
         framework="transformers",
         releases={name: version for name, (version, _) in _releases().items()},
     )
@@ -196,14 +197,15 @@ def _remedies(workload: Workload, card: Gpu) -> tuple[Remedy, ...]:
     batch = fitting.largest_batch(workload, card)
     if batch and batch < (workload.micro_batch or 1):
         peak = fitting.live_bytes(replace(workload, micro_batch=batch), card) or base
-        found.append(
-            Remedy(f"lower the batch to {batch}", base - peak, peak, "the largest that fits this card")
-        )
+        cost = "the largest that fits this card"
+        options = f"--batch-size {batch}"
+        found.append(Remedy(f"lower the batch to {batch}", base - peak, peak, cost, options=options))
     count = fitting.smallest_number(workload, card) if workload.task == "train" else None
     if count is not None and count > workload.gpus:
         peak = fitting.live_bytes(fitting.sharded(workload, count), card) or base
-        change = f"shard over {count} such cards (--gpus {count} --parallel fsdp)"
-        found.append(Remedy(change, base - peak, peak, "the smallest number, a power of two, that holds it"))
+        cost = "the smallest number, a power of two, that holds it"
+        options = f"--gpus {count} --parallel fsdp"
+        found.append(Remedy(f"shard over {count} such cards", base - peak, peak, cost, options=options))
     return tuple(found)
 
 

@@ -136,6 +136,7 @@ _OF_DESCRIPTIONS = {
     "virtual_tokens": "",
     "quantise": "",
     "checkpointing": "",
+    "chunked_loss": "",
     "accumulate": "",
     "parallel": "--gpus N",
     "compile": "",
@@ -269,8 +270,15 @@ def _add_description(parser: Parser) -> None:
     group.add_argument(
         "--virtual-tokens", type=int, metavar="N", help="learned tokens of prompt, prefix and p-tuning"
     )
-    group.add_argument("--quantise", choices=tuple(given.QUANTISED), help="how frozen weights are stored")
+    group.add_argument(
+        "--quantise",
+        choices=tuple(given.QUANTISED),
+        help="how frozen weights, or keys and values, are stored",
+    )
     group.add_argument("--checkpointing", action="store_true", help="gradient checkpointing")
+    group.add_argument(
+        "--chunked-loss", action="store_true", help="head and loss over a part of the tokens at a time"
+    )
     group.add_argument("--accumulate", type=int, metavar="N", help="micro-batches a step")
     group.add_argument(
         "--parallel", choices=("ddp", "fsdp", "zero-2", "zero-3", "tp"), help="over --gpus cards"

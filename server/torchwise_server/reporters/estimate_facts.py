@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from torchwise_analysis.engine import Problem
-from torchwise_memory.report import Estimate, GpuVerdict, Interval, Origin, Phase, PlanField, Source, Verdict
+from torchwise_memory.report import (
+    Estimate,
+    GpuVerdict,
+    Interval,
+    Origin,
+    Phase,
+    PlanField,
+    Remedy,
+    Source,
+    Verdict,
+)
 from torchwise_server.reporters.sources import Sources
 from torchwise_server.reporters.words import amount, count, one_line, size
 
@@ -29,6 +39,20 @@ MEANINGS = {
     "device": "with CUDA context: what nvidia-smi shows",
 }
 _PEAKS = {"device": "on the card", "reserved": "reserved", "allocated": "allocated"}
+
+
+# Lines that a remedy edits; more are no help.
+_MOST_PLACES = 3
+
+
+def changed_where(remedy: Remedy, place: Callable[[Origin], str]) -> str:
+    """What to change, and where: the lines of its edits, or options of the command line."""
+    origins = list(dict.fromkeys(Origin(edit.path, edit.line + 1) for edit in remedy.edits))
+    places = [place(origin) for origin in origins[:_MOST_PLACES]]
+    if len(origins) > _MOST_PLACES:
+        places.append("...")
+    where = one_line(remedy.options) or ", ".join(places)
+    return f"{one_line(remedy.change)} ({where})" if where else one_line(remedy.change)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +189,12 @@ class Facts:
     def remedies(self) -> list[tuple[str, str, str, str]]:
         """What it saves, the peak then, the change, its cost."""
         return [
-            (size(each.saves_bytes), size(each.peak_bytes), one_line(each.change), one_line(each.cost))
+            (
+                size(each.saves_bytes),
+                size(each.peak_bytes),
+                changed_where(each, self.place),
+                one_line(each.cost),
+            )
             for each in self.estimate.remedies
         ]
 

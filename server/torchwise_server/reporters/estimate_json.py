@@ -146,4 +146,5 @@ def _remedy(remedy: Remedy, sources: Sources) -> dict[str, object]:
             }
             for edit in remedy.edits
         ],
+        **({"options": remedy.options} if remedy.options else {}),
     }

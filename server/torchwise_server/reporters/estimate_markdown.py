@@ -20,7 +20,7 @@ _ICONS = {
     Verdict.UNKNOWN: "⚪",
 }
 _MOST_ALIVE = 10
-_MOST_REMEDIES = 5
+_MOST_REMEDIES = 8
 
 
 def render(

@@ -25,7 +25,7 @@ from torchwise_memory.report import (
     Source,
     Verdict,
 )
-from torchwise_server.reporters.estimate_facts import named_after_machine
+from torchwise_server.reporters.estimate_facts import changed_where, named_after_machine
 from torchwise_server.reporters.sources import Sources
 from torchwise_server.reporters.words import amount, count, one_line, size, visible
 
@@ -57,7 +57,7 @@ _PARTS = {
 }
 _BAR_CELLS = 28
 _MOST_ALIVE = 6
-_MOST_REMEDIES = 5
+_MOST_REMEDIES = 8
 _WIDEST = 110
 _WIDE = 80
 
@@ -135,7 +135,7 @@ class _Writer:
             yield self._list(estimate.assumptions)
         if estimate.remedies:
             yield self._heading("what would lower the allocated peak")
-            yield self._remedies(estimate.remedies)
+            yield self._remedies(estimate.remedies, estimate.origin.path)
 
     def _launch(self, launch: Launch, home: str) -> Text:
         place = self._place(launch.origin, home)
@@ -284,10 +284,10 @@ class _Writer:
             table.add_row("•" if self.unicode else "-", one_line(item))
         return table
 
-    def _remedies(self, remedies: Sequence[Remedy]) -> Table:
+    def _remedies(self, remedies: Sequence[Remedy], home: str) -> Table:
         table = _columns("right", "left", "left")
         for remedy in remedies[:_MOST_REMEDIES]:
-            words = Text(one_line(remedy.change))
+            words = Text(changed_where(remedy, lambda origin: self._place(origin, home)))
             if remedy.cost:
                 words.append(f"; {one_line(remedy.cost)}", style="dim")
             minus = "−" if self.unicode else "-"
