@@ -148,7 +148,7 @@ def test_the_panel_says_the_answer_and_what_it_rests_on(cli: Cli) -> None:
         "logits (2 tensors)",
         "3 × 224 × 224  assumed, nothing says it",
         "CUDA is there",
-        "−5.00 GiB  to 5.00 GiB  checkpoint; time",
+        "−5.00 GiB  to 5.00 GiB  checkpoint (line 1); time",
     ):
         assert words in out
 
