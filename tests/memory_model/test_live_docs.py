@@ -4,11 +4,14 @@
 # pyright: reportMissingImports=false
 from __future__ import annotations
 
+import json
 import re
 import textwrap
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import jsonschema  # type: ignore[import-untyped]
 import pytest
 
 from torchwise_server.cli import main
@@ -157,5 +160,9 @@ def test_the_command(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
     assert "H100" in capsys.readouterr().out
     assert main(["profile", "train:guard"]) == 0
     assert "Tesla T4" in capsys.readouterr().out
+    schema = files("torchwise_server").joinpath("schemas/profile.schema.json").read_text(encoding="utf-8")
+    for gpu in ((), ("--gpu", "t4")):
+        assert main(["profile", "train:make", *gpu, "--format", "json"]) == 0
+        jsonschema.validate(json.loads(capsys.readouterr().out), json.loads(schema))
     assert main(["profile", "train:make", "--gpu", "h10"]) == 2
     assert "did you mean" in capsys.readouterr().err
