@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from torchwise_analysis.findings import Finding, Place
+from torchwise_analysis.findings import Finding, Fix, Place, Safety
 from torchwise_analysis.names.environment import library_folders
 from torchwise_analysis.names.project import Project, project_roots
 from torchwise_analysis.plugins import plugins
@@ -193,13 +193,20 @@ class Engine:
         return replace(report, findings=findings, problems=(*problems, *report.problems))
 
     def with_verified_fixes(
-        self, document: Analysable, report: CheckReport, stop: Stop = never, *, in_callees: bool = False
+        self,
+        document: Analysable,
+        report: CheckReport,
+        stop: Stop = never,
+        *,
+        for_report: bool = False,
+        memory: Memory | None = None,
     ) -> CheckReport:
         """The report with those edits only that leave a file which parses, without the finding and without a
         new one; others become advice.
 
-        in_callees: try those of findings that are shown, too, that change another file of the project, which
-        the document calls.
+        for_report: try those of findings that are shown, and of these such, too, that change another file of
+        the project, which the document calls. memory: of the check that gave the report; what an edit does
+        not touch is not analysed again for it, and the answer is the same as without.
         """
         from torchwise_analysis.fixes import SourceFile
         from torchwise_analysis.rules import verified
@@ -207,14 +214,20 @@ class Engine:
         if not any(fix.edits for finding in report.findings for fix in finding.fixes):
             return report
         file = SourceFile(document.path, document.text, document.module)
+        tried = [number for number, one in enumerate(report.findings) if not for_report or self._shows(one)]
         try:
-            findings = verified(
+            done = verified(
                 file,
+                [report.findings[number] for number in tried],
+                lambda path, text: self._reanalyse(path, text, stop, report.reached_elsewhere, memory),
                 report.findings,
-                lambda path, text: self._reanalyse(path, text, stop, report.reached_elsewhere),
             )
-            if in_callees:
-                elsewhere = self._verified_elsewhere(file, report, stop)
+            by_number = dict(zip(tried, done, strict=True))
+            findings = tuple(
+                by_number.get(number) or _with_advice_alone(one) for number, one in enumerate(report.findings)
+            )
+            if for_report:
+                elsewhere = self._verified_elsewhere(file, report, stop, memory)
                 findings = tuple(elsewhere.get(number, finding) for number, finding in enumerate(findings))
         except Exception as error:  # a finding without its fix is still right
             without = tuple(replace(finding, fixes=()) for finding in report.findings)
@@ -263,33 +276,39 @@ class Engine:
         )
 
     def _reanalyse(
-        self, path: str, text: str, stop: Stop, reached: frozenset[FunctionKey]
+        self,
+        path: str,
+        text: str,
+        stop: Stop,
+        reached: frozenset[FunctionKey],
+        memory: Memory | None = None,
     ) -> tuple[Finding, ...] | None:
         from torchwise_analysis.fixes import SourceFile
 
         changed = SourceFile(path, text)
         if changed.module.problems:
             return None
-        return self._judge(changed, stop, reached).findings
+        # an edit that all runs would have to be repeated for must not cost those of the text itself
+        is_local = memory is not None and memory.source.keeps_definitions(changed.module)
+        return self._judge(changed, stop, reached, memory if is_local else None).findings
 
     def _verified_elsewhere(
-        self, document: SourceFile, report: CheckReport, stop: Stop
+        self, document: SourceFile, report: CheckReport, stop: Stop, memory: Memory | None
     ) -> dict[int, Finding]:
         """The findings that lie in files which the document calls, by their number, with what holds there."""
         from torchwise_analysis.rules import verified
 
         by_path: dict[str, list[int]] = {}
         for number, finding in enumerate(report.findings):
-            is_shown = at_least_confidence(finding.confidence, self.settings.min_confidence)
             is_elsewhere = finding.place.path != document.path
-            if is_shown and is_elsewhere and any(fix.edits for fix in finding.fixes):
+            if is_elsewhere and self._shows(finding) and any(fix.edits for fix in finding.fixes):
                 by_path.setdefault(finding.place.path, []).append(number)
         found: dict[int, Finding] = {}
         for path, numbers in sorted(by_path.items()):
             other = self._callee(path)
             if other is None:
                 continue
-            before = self._seen_together(document, report, other, stop)
+            before = self._seen_together(document, report, other, stop, memory)
             done = verified(
                 other,
                 [report.findings[number] for number in numbers],
@@ -320,10 +339,15 @@ class Engine:
             return self._seen_together(document, report, changed, stop)
 
     def _seen_together(
-        self, document: SourceFile, report: CheckReport, callee: SourceFile, stop: Stop
+        self,
+        document: SourceFile,
+        report: CheckReport,
+        callee: SourceFile,
+        stop: Stop,
+        memory: Memory | None = None,
     ) -> tuple[Finding, ...]:
         """What is found from the document, and in the file that it calls."""
-        from_document = self._judge(document, stop, report.reached_elsewhere)
+        from_document = self._judge(document, stop, report.reached_elsewhere, memory)
         called = frozenset(key for key in from_document.reached if key[0] == callee.path)
         return (*from_document.findings, *self._judge(callee, stop, called).findings)
 
@@ -343,6 +367,11 @@ class Engine:
             for rule in rules
         )
 
+    def _shows(self, finding: Finding) -> bool:
+        """May a report show it? What fails a run is shown at any grade."""
+        floors = self.settings.min_confidence, self.settings.fail_confidence
+        return any(at_least_confidence(finding.confidence, floor) for floor in floors)
+
     def _is_ignored(self, finding: Finding) -> bool:
         """By the settings for the file that the finding lies in, not for the one it was found from."""
         from torchwise_analysis.rules import selects
@@ -359,7 +388,7 @@ def check_together(
     """Check files that may call each other: a report for each, in their order, whatever that order is."""
     reports = check_together_quickly(documents, stop, advance)
     return [
-        engine.with_verified_fixes(document, report, stop, in_callees=True)
+        engine.with_verified_fixes(document, report, stop, for_report=True)
         for (engine, document), report in zip(documents, reports, strict=True)
     ]
 
@@ -400,6 +429,11 @@ def _check_together(
         elsewhere = frozenset(called.get(document.path, ()))
         checked.append(engine.check_quickly(document, stop, elsewhere, memory) if elsewhere else report)
     return checked
+
+
+def _with_advice_alone(finding: Finding) -> Finding:
+    fixes = tuple(Fix(fix.title, Safety.ADVICE, ()) if fix.edits else fix for fix in finding.fixes)
+    return replace(finding, fixes=fixes)
 
 
 def _estimate(module: Module, project: Project, request: EstimateRequest, stop: Stop) -> EstimateReport:

@@ -21,7 +21,6 @@ from torchwise_analysis.engine import (
     Problem,
     ProblemKind,
     could_matter,
-    never,
 )
 from torchwise_analysis.findings import Finding
 from torchwise_analysis.names.project import Project
@@ -243,7 +242,7 @@ class Analyst:
         shared = SourceFile(document.path, document.text, lower=project.lowered)
         with collector_paused():
             report = engine.check_quickly(shared, reached_elsewhere=called, memory=memory)
-            report = engine.with_verified_fixes(shared, report, never, in_callees=True)
+            report = engine.with_verified_fixes(shared, report, for_report=True, memory=memory)
         problems = (*reading.problems, *report.problems)
         answer = Answer(
             is_read=True,

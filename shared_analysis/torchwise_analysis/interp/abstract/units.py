@@ -74,11 +74,10 @@ class Source:
         self.broken = tuple(_broken(module.body)) if module.problems else ()
         new = _keyed(module)
         old = self.units
-        head = _common(old, new)
-        tail = _common(old[head:][::-1], new[head:][::-1])
+        head, tail = _common_ends(old, new)
         before, after = old[head : len(old) - tail], new[head : len(new) - tail]
-        edits = [_edit(unit, *one) for unit, one in zip(before, after, strict=False)]
-        if is_first or len(before) != len(after) or None in edits:
+        edits = _edits(before, after)
+        if is_first or edits is None:
             change = Change.MODULE
             self.codes.clear()
             known = {unit.key: unit for unit in before if unit.key}
@@ -88,9 +87,8 @@ class Source:
                 for key, placed in after
             ]
         else:
-            settled = [edit for edit in edits if edit is not None]
-            change = Change.BODIES if any(edit.changed for edit in settled) else Change.NOTHING
-            middle = [self._applied(edit) for edit in settled]
+            change = Change.BODIES if any(edit.changed for edit in edits) else Change.NOTHING
+            middle = [self._applied(edit) for edit in edits]
         below = new[len(new) - tail :]
         self.units = (
             *(self._moved(unit, new[i][1].line) for i, unit in enumerate(old[:head])),
@@ -98,6 +96,13 @@ class Source:
             *(self._moved(unit, below[i][1].line) for i, unit in enumerate(old[len(old) - tail :])),
         )
         return change
+
+    def keeps_definitions(self, module: nd.Module) -> bool:
+        """Would taking this text change bodies of functions at most?"""
+        new = _keyed(module)
+        head, tail = _common_ends(self.units, new)
+        middle = self.units[head : len(self.units) - tail]
+        return bool(self.units) and _edits(middle, new[head : len(new) - tail]) is not None
 
     # ------------------------------------------------------------------ making and moving
 
@@ -172,6 +177,19 @@ class _Part:
         """The member with its first line at the block line `start`."""
         shift = start - self.start
         return nd.Placed(_NO_SPAN, self.line + shift, tuple(_shifted(s, shift) for s in self.body), self.key)
+
+
+def _edits(before: Sequence[Unit], after: Sequence[tuple[str, nd.Placed]]) -> list[_Edit] | None:
+    """What makes these units those of this source; None when more than bodies changed."""
+    if len(before) != len(after):
+        return None
+    edits: list[_Edit] = []
+    for unit, (key, placed) in zip(before, after, strict=True):
+        edit = _edit(unit, key, placed)
+        if edit is None:
+            return None
+        edits.append(edit)
+    return edits
 
 
 def _edit(unit: Unit, key: str, placed: nd.Placed) -> _Edit | None:
@@ -268,6 +286,12 @@ def _keyed(module: nd.Module) -> list[tuple[str, nd.Placed]]:
         for s in module.body
         if isinstance(s, nd.Placed)
     ]
+
+
+def _common_ends(old: Sequence[Unit], new: Sequence[tuple[str, nd.Placed]]) -> tuple[int, int]:
+    """How many units are the same at the beginning, and how many of the others at the end."""
+    head = _common(old, new)
+    return head, _common(old[head:][::-1], new[head:][::-1])
 
 
 def _common(old: Sequence[Unit], new: Sequence[tuple[str, nd.Placed]]) -> int:
