@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 # Lines of open documents whose runs are remembered: 15 KB each. Whoever comes back to another one waits once
 # as long as when it was opened.
-_REMEMBERED_LINES = 10_000
+_REMEMBERED_LINES = 8_000
 # Lines of files that open documents import, a kilobyte each.
-_IMPORTED_LINES = 40_000
+_IMPORTED_LINES = 30_000
 
 
 @dataclass(frozen=True, slots=True)
