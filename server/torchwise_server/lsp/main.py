@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import logging
 import os
 import sys
@@ -22,6 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def serve(options: argparse.Namespace) -> int:
     """Serve one client until it leaves, as `add_options` describes."""
     _log_to_stderr(options.log_level)
+    gc.disable()  # a tenth of the start would go into looking for garbage; `PauseCollector` does from then on
     from torchwise_server.lsp.backend import EngineBackend
     from torchwise_server.lsp.framing import Frames
     from torchwise_server.lsp.server import create_server
