@@ -49,6 +49,7 @@ class Progress:
 
     _DELAY_SECONDS = 0.7
     _INTERVAL_SECONDS = 0.1
+    _CELLS = 20
 
     def __init__(self, total: int, doing: str = "checking") -> None:
         self._total = total
@@ -56,6 +57,11 @@ class Progress:
         self._next = time.monotonic() + self._DELAY_SECONDS
         self._enabled = total > 1 and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
         self._shown = False
+
+    def _bar(self, done: int) -> str:
+        full, empty = "█░" if (sys.stderr.encoding or "").lower().startswith("utf") else "#."
+        cells = self._CELLS * done // self._total
+        return full * cells + empty * (self._CELLS - cells)
 
     def __enter__(self) -> Progress:
         return self
@@ -74,6 +80,6 @@ class Progress:
         self._next = time.monotonic() + self._INTERVAL_SECONDS
         self._shown = True
         width = shutil.get_terminal_size().columns - 1
-        line = f"{self._doing} {done + 1} of {self._total}  {one_line(name)}"
+        line = f"{self._doing} {self._bar(done)} {done + 1} of {self._total}  {one_line(name)}"
         sys.stderr.write("\r\x1b[2K" + line[:width])
         sys.stderr.flush()
