@@ -7,7 +7,6 @@ import sys
 
 import pytest
 
-from torchwise_server.cli import console
 from torchwise_server.cli.console import Progress
 
 
@@ -29,7 +28,7 @@ class Terminal(io.TextIOWrapper):
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [0.0]
-    monkeypatch.setattr(console.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr("torchwise_server.cli.console.time.monotonic", lambda: now[0])
     monkeypatch.setenv("TERM", "xterm")
     return now
 
