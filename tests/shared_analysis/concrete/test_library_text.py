@@ -199,3 +199,48 @@ def test_auto_tables_are_read_as_text(tmp_path: Path) -> None:
     assert tables.model_class("AutoModelForCausalLM", "gpt2") == "GPT2LMHeadModel"
     assert tables.model_class("AutoModelForCausalLM", "two") == "A"
     assert tables.autos() == {"AutoModelForCausalLM"}
+
+
+@pytest.mark.parametrize(
+    ("ties", "stated", "parameters"),
+    [
+        ('{"lm_head.weight": "model.embed_tokens.weight"}', True, 800),
+        ('["lm_head.weight"]', True, 800),  # transformers 4
+        ('["lm_head.weight"]', False, 1600),
+        ("None", True, 1600),
+    ],
+)
+def test_weights_are_tied_as_either_major_version_says(
+    tmp_path: Path, ties: str, stated: bool, parameters: int
+) -> None:
+    folder = tmp_path / "site" / "transformers"
+    tiny = folder / "models" / "tiny"
+    tiny.mkdir(parents=True)
+    for name in ("__init__", "modeling_utils", "configuration_utils", "models/__init__"):
+        (folder / f"{name}.py").write_text("class PreTrainedModel: ...\nclass PretrainedConfig: ...\n")
+    (tiny / "__init__.py").write_text("")
+    (tiny / "configuration_tiny.py").write_text(
+        "from ...configuration_utils import PretrainedConfig\n\n"
+        "class TinyConfig(PretrainedConfig):\n    model_type = 'tiny'\n"
+    )
+    (tiny / "modeling_tiny.py").write_text(
+        "from torch import nn\nfrom ...modeling_utils import PreTrainedModel\n"
+        "from .configuration_tiny import TinyConfig\n\n"
+        "class TinyModel(PreTrainedModel):\n    config_class = TinyConfig\n"
+        "    def __init__(self, config):\n        super().__init__(config)\n"
+        "        self.position = nn.Embedding(0, 8)\n        self.embed_tokens = nn.Embedding(100, 8)\n"
+        "        self.post_init()\n\n"
+        "class TinyForCausalLM(PreTrainedModel):\n    config_class = TinyConfig\n"
+        f"    base_model_prefix = 'model'\n    _tied_weights_keys = {ties}\n"
+        "    def __init__(self, config):\n        super().__init__(config)\n"
+        "        self.model = TinyModel(config)\n        self.lm_head = nn.Linear(8, 100, bias=False)\n"
+        "        self.post_init()\n"
+    )
+    it = Interpreter(Project([], [str(tmp_path / "site")]), World(Allocator()))
+    source = (
+        "from transformers.models.tiny.configuration_tiny import TinyConfig\n"
+        "from transformers.models.tiny.modeling_tiny import TinyForCausalLM\n"
+        f"model = TinyForCausalLM(TinyConfig(tie_word_embeddings={stated}))\n"
+        "result = sum(p.numel() for p in model.parameters())\n"
+    )
+    assert run(source, it).names["result"] == parameters
