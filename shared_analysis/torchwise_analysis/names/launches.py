@@ -49,6 +49,11 @@ _ALL_ARGUMENTS = ("$@", "$*", "${@}", "...")
 _NOT_PLAIN = "$<>{}[]|`"
 
 
+def may_start(name: str) -> bool:
+    """Whether a file of this name is read for lines that start scripts."""
+    return name.endswith((*_ENDINGS, ".md")) or name in _NAMES or name.lower().startswith("readme")
+
+
 @dataclass(frozen=True, slots=True)
 class LaunchLine:
     """The words after the script's name on one line of a project's text, and those before it."""
@@ -263,7 +268,7 @@ def _texts(main: str, roots: tuple[str, ...]) -> list[tuple[str, str]]:
         except OSError:
             continue
         for name in names:
-            if name.endswith((*_ENDINGS, ".md")) or name in _NAMES or name.lower().startswith("readme"):
+            if may_start(name):
                 path = os.path.join(folder, name)
                 found.append(
                     (path, os.path.relpath(path, near if folder == near or not roots else roots[-1]))

@@ -411,12 +411,16 @@ async def test_files_that_answers_depend_on_are_watched(editor: Editor, tmp_path
         ("my-model/config.json", True),
         ("conf/base.yaml", True),
         ("runs/metrics.json", False),
+        ("run.sh", True),  # starts the script
+        ("other.sh", False),
         ("train.py", False),  # open: the editor's text counts
     ],
 )
 async def test_only_changes_that_matter_start_over(
     editor: Editor, tmp_path: Path, name: str, matters: bool
 ) -> None:
+    (tmp_path / "run.sh").write_text("python train.py --size 3\n", "utf-8")
+    (tmp_path / "other.sh").write_text("python prepare.py\n", "utf-8")
     await editor.start(None, tmp_path)
     uri = (tmp_path / "train.py").as_uri()
     editor.open(uri, "load('my-model', hydra='base') BUG")

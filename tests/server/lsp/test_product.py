@@ -85,6 +85,37 @@ async def test_everything_else_with_the_real_engine(real_editor: Editor, tmp_pat
     assert await editor.diagnostics(uri) == []
 
 
+async def test_each_start_of_the_script_has_a_lens(real_editor: Editor, tmp_path: Path) -> None:
+    text = SAMPLE.read_text("utf-8").replace("batch_size=4096", "batch_size=int(sys.argv[1])")
+    starts = tmp_path / "run.sh"
+    starts.write_text("python train.py 1024\npython train.py 4096\n", "utf-8")
+    await real_editor.start(None, tmp_path)
+    uri = (tmp_path / "train.py").as_uri()
+    real_editor.open(uri, f"import sys\n{text}")
+    await real_editor.command("torchwise.showMemoryReport", uri)
+    titles = await _titles(real_editor, uri)
+    assert [title.rpartition(" · ")[2] for title in titles] == ["with 1024", "with 4096"]
+    assert titles[1].startswith("Peak 1.72 GiB") and not titles[0].startswith("Peak 1.72 GiB")
+    hover = await real_editor.hover(uri, _line_of(text, "for inputs") + 1, 8)
+    assert hover and "run.sh:1" in hover and "run.sh:2" in hover
+
+    starts.write_text("python train.py 2048\n", "utf-8")
+    changed = lsp.FileEvent(starts.as_uri(), lsp.FileChangeType.Changed)
+    real_editor.client.workspace_did_change_watched_files(lsp.DidChangeWatchedFilesParams([changed]))
+    await real_editor.diagnostics(uri)
+    await real_editor.command("torchwise.showMemoryReport", uri)
+    (title,) = await _titles(real_editor, uri)
+    assert title.endswith("with 2048")
+
+
+async def _titles(editor: Editor, uri: str) -> list[str]:
+    return [lens.command.title if lens.command else "" for lens in await editor.lenses(uri)]
+
+
+def _line_of(text: str, words: str) -> int:
+    return text[: text.index(words)].count("\n")
+
+
 @pytest.mark.parametrize("client_name", ["visual-studio-code"])
 async def test_settings_of_the_project_count(real_editor: Editor, tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text('[tool.torchwise]\nignore = ["retained-graph"]\n')

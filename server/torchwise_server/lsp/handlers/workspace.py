@@ -8,6 +8,8 @@ from pathlib import Path
 
 from lsprotocol import types as lsp
 
+from torchwise_analysis.files import read_regular
+from torchwise_analysis.names.launches import may_start
 from torchwise_server.lsp import project_file
 from torchwise_server.lsp.analysis import Answer, Failure, Started
 from torchwise_server.lsp.convert import path_of
@@ -25,7 +27,12 @@ logger = logging.getLogger(__name__)
 # A notification of ours, for clients that show reports: an estimate is there, or another one.
 ESTIMATED = "torchwise/estimated"
 
-_WATCHED = "**/{pyproject.toml,*.py,*.json,*.yaml,*.yml}"
+_WATCHED = (
+    "**/{pyproject.toml,*.py,*.json,*.yaml,*.yml}",
+    "**/{*.sh,*.bash,*.slurm,*.sbatch,*.cmd,*.md,README*,Makefile,makefile,justfile}",
+)
+# A text that starts scripts is no longer than this.
+_MAX_START_BYTES = 256 << 10
 
 
 def register(server: TorchwiseServer) -> None:
@@ -80,7 +87,8 @@ def _matters(ls: TorchwiseServer, uri: str) -> bool:
     """Whether an answer may depend on a file that changed on disk.
 
     Python files may be imported. A configuration file (of Hugging Face, Hydra, ...) matters where an estimate
-    read it or an open document names it or its folder: training runs write many files of that kind.
+    read it or an open document names it or its folder: training runs write many files of that kind. A text
+    that starts scripts matters where it names an open one, or did.
     """
     path = Path(path_of(uri))
     if path.name == project_file.NAME:
@@ -89,6 +97,8 @@ def _matters(ls: TorchwiseServer, uri: str) -> bool:
         return False
     if path.suffix == ".py":
         return True
+    if may_start(path.name):
+        return _names_open_script(ls, path)
     for document in ls.session.documents():
         estimates = document.estimated.estimates if document.estimated else ()
         if any(str(path) in estimate.read_files for estimate in estimates):
@@ -97,6 +107,18 @@ def _matters(ls: TorchwiseServer, uri: str) -> bool:
         if path.stem in text or (path.parent.name and path.parent.name in text):
             return True
     return False
+
+
+def _names_open_script(ls: TorchwiseServer, path: Path) -> bool:
+    documents = list(ls.session.documents())
+    estimates = [one for document in documents if document.estimated for one in document.estimated.estimates]
+    if any(one.launch is not None and one.launch.origin.path == str(path) for one in estimates):
+        return True
+    try:
+        text = read_regular(str(path), _MAX_START_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return False
+    return any(Path(document.path).stem in text for document in documents)
 
 
 async def did_change_folders(ls: TorchwiseServer, params: lsp.DidChangeWorkspaceFoldersParams) -> None:
@@ -163,7 +185,9 @@ async def _register_watchers(ls: TorchwiseServer) -> None:
     client = ls.session.client
     wanted: list[lsp.Registration] = []
     if client.watches_files:
-        watched = lsp.DidChangeWatchedFilesRegistrationOptions([lsp.FileSystemWatcher(_WATCHED)])
+        watched = lsp.DidChangeWatchedFilesRegistrationOptions(
+            [lsp.FileSystemWatcher(pattern) for pattern in _WATCHED]
+        )
         wanted.append(lsp.Registration("torchwise-files", lsp.WORKSPACE_DID_CHANGE_WATCHED_FILES, watched))
     if client.watches_configuration:
         section = lsp.DidChangeConfigurationRegistrationOptions(section="torchwise")
