@@ -14,6 +14,7 @@ from pathlib import Path
 
 from torchwise_analysis.interp.concrete.costs import STATEMENT_FUEL
 from torchwise_analysis.interp.concrete.loops import Measured
+from torchwise_analysis.names.launches import GIVEN
 from torchwise_analysis.names.project import Project
 from torchwise_analysis.plan.edits import edited
 from torchwise_analysis.plan.explain import explained, not_reached, shortened
@@ -21,7 +22,7 @@ from torchwise_analysis.plan.remedies import Runner, remedies_of
 from torchwise_analysis.plan.request import EstimateReport, EstimateRequest
 from torchwise_analysis.plan.run import Change, Facts, run_script
 from torchwise_analysis.plan.starts import MAX_LAUNCHES, Start, elsewhere, launched, shown
-from torchwise_analysis.plan.stated import Stated, read_statements
+from torchwise_analysis.plan.stated import PLAN_NAMES, Stated, read_statements
 from torchwise_analysis.plan.timeline import timeline
 from torchwise_analysis.plan.words import alive_groups, breakdown
 from torchwise_analysis.source.nodes import Module
@@ -54,6 +55,7 @@ MAX_STEPS = 4_000_000
 LAUNCH_FUEL = 600_000
 
 # What a plan must say before other starts are looked at.
+_BATCH = {"batch_size", "micro_batch"}
 _CENTRAL = ("model", "micro_batch", "precision", "optimizer")
 
 Stop = Callable[[], bool]
@@ -75,8 +77,11 @@ def _estimate(module: Module, project: Project, request: EstimateRequest, stop: 
     question = _Question(module, project, request, stop, read_statements(module.path, text, request.given))
     plain = Start(module, request.launch)
     facts = question.run(plain, {}, Change())
+    if question.takes_batch(facts):
+        facts = question.run(plain, {}, Change())
     if facts.cancelled:
         return EstimateReport()
+    question.note_unused(facts)
     estimates = question.answers(plain, facts)
     if not estimates and not facts.failure and not facts.ended_at and not facts.measured:
         plain, facts, estimates = _from_elsewhere(question, plain, facts)
@@ -103,6 +108,7 @@ class _Question:
         self.stop = stop
         self.stated = stated
         self.steps = 0
+        self.literals: dict[tuple[Origin, tuple[int, int]], int] = {}
         self.entered: set[int] = set()
         self.cards, unknown = _cards(request.gpus)
         sm = next((card.sm for card in self.cards if card.sm), None)
@@ -120,6 +126,8 @@ class _Question:
         project: Project | None = None,
     ) -> Facts:
         fuel = STATEMENT_FUEL if self.is_asked_for(start) else LAUNCH_FUEL
+        if self.literals:
+            change = replace(change, literals={**self.literals, **change.literals})
         facts = run_script(
             start, project or self.project, self.sm, choices, change, self.stop, self.stated, recovers, fuel
         )
@@ -129,6 +137,32 @@ class _Question:
         path = self.module.path
         self.entered.update(line for entered, line in facts.entered if entered == path)
         return facts
+
+    def takes_batch(self, facts: Facts) -> bool:
+        """Whether the batch that is given is none of the script's options and variables, but takes the place
+        of the numbers that it writes out."""
+        size, where = self.stated.by_name.get("micro_batch", (None, None))
+        if where is None or where.path != GIVEN or not isinstance(size, int) or facts.settled & _BATCH:
+            return False
+        literals = [literal for literal in facts.micro_batch if literal.value != size]
+        self.literals = {(literal.origin, literal.columns): size for literal in literals}
+        for literal in literals[:1]:
+            place = shortened(f"{literal.origin.path}:{literal.origin.line}", self.project)
+            self.notes.append(f"the micro-batch is {size}, as --set says, and not {literal.value} ({place})")
+        return bool(literals)
+
+    def note_unused(self, facts: Facts) -> None:
+        """Say of what is given and was never asked for that it changes nothing."""
+        for statement in self.request.given:
+            name = statement.partition("=")[0].strip()
+            taken = {name, PLAN_NAMES.get(name, name)} & facts.settled
+            is_batch = PLAN_NAMES.get(name) == "micro_batch"
+            if not taken and not (is_batch and self._has_batch(facts)):
+                self.notes.insert(0, f"--set {statement} changes nothing: the script takes it nowhere")
+
+    def _has_batch(self, facts: Facts) -> bool:
+        field, (size, _) = facts.plan.get("micro_batch"), self.stated.by_name["micro_batch"]
+        return field is not None and field.value == size
 
     def is_asked_for(self, start: Start) -> bool:
         """Whether a start is the one that the question is about, not one that the project names besides."""

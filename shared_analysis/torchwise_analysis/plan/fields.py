@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from torchwise_analysis.interp.concrete.recovery import stays_in_single_precision
 from torchwise_analysis.interp.concrete.values import Int, Symbol, Unknown
+from torchwise_analysis.names.launches import GIVEN
 from torchwise_memory.report import Kind, Origin, PlanField, Source
 
 if TYPE_CHECKING:
@@ -71,7 +72,8 @@ def _said_otherwise(it: Interpreter, name: str, field: PlanField) -> list[str]:
     others: dict[str, None] = {}
     for value, origin in found:
         if origin is not None and isinstance(value, (int, str)) and value != field.value:
-            others[f"{value} in line {origin.line} of {origin.path}"] = None
+            place = "by --set" if origin.path == GIVEN else f"in line {origin.line} of {origin.path}"
+            others[f"{value} {place}"] = None
     return list(others)[:MAX_SAID_OTHERWISE]
 
 

@@ -18,7 +18,7 @@ from torchwise_analysis.interp.concrete.statements import ASKS_FOR_VERSION
 from torchwise_analysis.names.project import Project
 from torchwise_analysis.plan import fields
 from torchwise_analysis.plan.starts import Start
-from torchwise_analysis.plan.stated import Stated, read_statements
+from torchwise_analysis.plan.stated import Noted, Stated, read_statements
 from torchwise_memory.allocator import Allocator
 from torchwise_memory.report import Kind, Origin, PlanField
 from torchwise_memory.runtime.errors import RuntimeStop
@@ -65,6 +65,8 @@ class Facts:
     read_files: tuple[str, ...] = ()
     micro_batch: tuple[fields.Literal, ...] = ()
     seen: frozenset[str] = frozenset()
+    # names whose statements were asked for
+    settled: frozenset[str] = frozenset()
     # functions of the project that ran, by path and line
     entered: frozenset[tuple[str, int]] = frozenset()
     # over how many processes the work was shared
@@ -161,7 +163,7 @@ def _run(
     it.changes = change.names
     module = start.module
     if stated is not None:
-        it.stated = dict(stated.by_name)
+        it.stated = Noted(stated.by_name)
         path = start.wanted_path or module.path
         it.stated_lines = {(path, line): v for line, v in stated.by_line.items()}
     it.read_statements = lambda path: _add_statements(it, project, path)
@@ -188,6 +190,7 @@ def _run(
     except RuntimeStop as stopped:
         facts.failure, facts.failed_at = str(stopped), world.origin
     facts.steps = fuel - it.fuel
+    facts.settled = frozenset(it.stated.used) if isinstance(it.stated, Noted) else frozenset()
     _collect(facts, it, module.path)
     it.close()
     world.close()

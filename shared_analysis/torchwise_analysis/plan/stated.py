@@ -52,6 +52,18 @@ class Stated:
     by_name: dict[str, tuple[object, Origin]] = field(default_factory=dict[str, tuple[object, Origin]])
 
 
+class Noted(dict[str, tuple[object, Origin]]):
+    """Statements by name, which remember those that were asked for. `used`: their names."""
+
+    def __init__(self, by_name: dict[str, tuple[object, Origin]]) -> None:
+        super().__init__(by_name)
+        self.used: set[str] = set()
+
+    def __getitem__(self, name: str) -> tuple[object, Origin]:
+        self.used.add(name)
+        return super().__getitem__(name)
+
+
 def read_statements(path: str, text: str, given: Sequence[str] = ()) -> Stated:
     """The statements in a file's comments, and those that are given in place of some of them."""
     stated = Stated()

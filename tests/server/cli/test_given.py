@@ -196,6 +196,28 @@ def test_a_variable_an_option_and_a_size_can_be_set(estimate: Callable[..., dict
     assert "width is what --set says" in answer["assumptions"]
 
 
+LITERAL = "\n".join(line for line in SCRIPT.splitlines() if "batch" not in line).replace("rows", "64")
+
+
+def test_a_batch_that_is_written_out_can_be_set(estimate: Callable[..., dict[str, Any]]) -> None:
+    """No variable and no option is called so: the number itself is another one."""
+    Path("literal.py").write_text(LITERAL)
+    before, after = estimate("literal.py"), estimate("literal.py", "--set", "batch_size=4096")
+    assert after["plan"]["micro_batch"]["value"] == 4096
+    assert after["peak"]["allocated"]["point"] > before["peak"]["allocated"]["point"]
+    assert "the micro-batch is 4096, as --set says, and not 64 (literal.py:14)" in after["assumptions"]
+    assert not any("changes nothing" in each for each in after["assumptions"])
+    assert all(each["peak_bytes"] < after["peak"]["allocated"]["point"] for each in after["remedies"])
+
+
+def test_what_changes_nothing_says_so(estimate: Callable[..., dict[str, Any]]) -> None:
+    """A word of the script that is neither a variable that is assigned nor an option."""
+    answer = estimate("train.py", "--set", "randn=3")
+    assert "--set randn=3 changes nothing: the script takes it nowhere" in answer["assumptions"]
+    taken = estimate("train.py", "--set", "hidden=8", "--set", "width=8", "--set", "batch_size=8")
+    assert not any("changes nothing" in each for each in taken["assumptions"])
+
+
 def test_a_statement_wins_over_the_script_s_own(estimate: Callable[..., dict[str, Any]]) -> None:
     Path("train.py").write_text(SCRIPT.replace("width = 256", "width = 256  # torchwise: width=128"))
     assert estimate("train.py")["parameters"] == 128 * 512 + 512 + 5130
