@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
@@ -53,6 +53,12 @@ class ProblemKind(Enum):
     SYNTAX = "syntax"  # text that is not Python; the rest of the file was analysed
     UNANSWERED = "unanswered"  # a loop without an estimate; the message says what was not known
     FAILURE = "failure"  # a fault of ours, contained
+    UNFINISHED = "unfinished"  # more than one file may cost; what was analysed is said
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether the run could not do what it was asked to; what is unfinished did all that it may cost."""
+        return self is not ProblemKind.UNFINISHED
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +274,10 @@ class Engine:
         failures += [f"part of the analysis failed: {message}" for message in trace.silence.failed]
         return CheckReport(
             result.findings,
-            tuple(Problem(document.path, None, message, ProblemKind.FAILURE) for message in failures),
+            (
+                *(Problem(document.path, None, message, ProblemKind.FAILURE) for message in failures),
+                *_unfinished(document.path, trace.silence),
+            ),
             _statistics(result.statistics.suppressed, trace.silence),
             reached=trace.reached,
             reached_elsewhere=reached,
@@ -456,6 +465,21 @@ def _graphs(trace: Trace) -> tuple[int, ...]:
         key = (event.place.path, event.place.span)
         passes[key] = max(passes.get(key, 0), len(event.passes))
     return tuple(passes[key] for key in sorted(passes))
+
+
+def _unfinished(path: str, silence: Silence) -> Iterator[Problem]:
+    """One line on what the fuel did not reach: silence must not be taken for an answer."""
+    from torchwise_analysis.interp.abstract.limits import TOO_DEEP, TOO_LARGE, TOO_MANY
+
+    ends = sorted(
+        (place.span.line, why)
+        for place, why in silence.not_analysed
+        if place.path == path and why in (TOO_LARGE, TOO_MANY, TOO_DEEP)
+    )
+    if silence.fuel_spent or ends:
+        line, why = ends[0] if ends else (None, TOO_LARGE)
+        more = f", and {len(ends) - 1} more" if len(ends) > 1 else ""
+        yield Problem(path, line, f"{why}{more}", ProblemKind.UNFINISHED)
 
 
 def _failure(path: str, what: str, error: Exception) -> Problem:

@@ -276,7 +276,7 @@ def _order(finding: Finding) -> tuple[object, ...]:
 def _status(outcome: _Outcome) -> int:
     if outcome.is_failing:
         return Exit.FINDINGS
-    return Exit.UNREAD if outcome.run.problems else Exit.OK
+    return Exit.UNREAD if any(problem.kind.is_missing for problem in outcome.run.problems) else Exit.OK
 
 
 def _say_nothing_read(inputs: Inputs, problems: Sequence[Problem]) -> None:

@@ -209,7 +209,7 @@ def _repaired(
         _Fixed(file, outcome.repair, job.engine.settings)
         for file, outcome, job in zip(files, outcomes, jobs, strict=True)
     ]
-    problems = (problem for outcome in outcomes for problem in outcome.problems)
+    problems = (problem for outcome in outcomes for problem in outcome.problems if problem.kind.is_missing)
     return fixed, [_Failure(each.path, each.line, each.message) for each in problems]
 
 

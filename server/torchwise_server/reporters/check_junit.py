@@ -24,7 +24,7 @@ def render(run: CheckRun, sources: Sources) -> str:
         by_file.setdefault(sources.name(finding.place.path), []).append(_finding(finding, run, sources))
     for problem in run.problems:
         by_file.setdefault(sources.name(problem.path), []).append(_problem(problem, sources))
-    failures, errors = len(run.failing), len(run.problems)
+    failures, errors = len(run.failing), sum(problem.kind.is_missing for problem in run.problems)
     suites = [_suite(name, cases) for name, cases in sorted(by_file.items())]
     if not suites:
         suites = [_suite("torchwise", [f'    <testcase classname="torchwise" name="{run.files} files"/>'])]
@@ -62,6 +62,8 @@ def _problem(problem: Problem, sources: Sources) -> str:
     what = PROBLEMS[problem.kind]
     where = "" if problem.line is None else f" at {sources.line(problem.path, problem.line)}"
     body = f"<error type={_attribute(what)} message={_attribute(problem.message)}/>"
+    if not problem.kind.is_missing:
+        body = f"<system-out>{_text(problem.message)}</system-out>"
     name = _attribute(f"{what}{where}")
     return f"    <testcase classname={_attribute(sources.name(problem.path))} name={name}>{body}</testcase>"
 

@@ -26,6 +26,7 @@ PROBLEMS = {
     ProblemKind.SYNTAX: "not parsed",
     ProblemKind.UNANSWERED: "not answered",
     ProblemKind.FAILURE: "internal error",
+    ProblemKind.UNFINISHED: "not analysed",
 }
 _OWN_HINTS = "TW00"  # about suppressions: the message says everything, no page says more
 _DIFF_STYLES = {"-": "red", "+": "green", " ": "dim"}

@@ -80,26 +80,30 @@ def fold(judged: Sequence[Judged]) -> tuple[Judged, ...]:
     """Apply `ORDER`."""
     left = list(judged)
     for line in ORDER:
+        hidden = _by_subject(left, line.hidden)
+        if not hidden:
+            continue
+        folded: set[int] = set()
         for index, primary in enumerate(left):
             if primary.rule.name != line.primary:
                 continue
-            shared = [
-                other
-                for other in left
-                if other.rule.name == line.hidden and other.hit.subject & primary.hit.subject
-            ]
-            for other in shared:
-                primary = _with(primary, other, line)
+            shared = {at for subject in primary.hit.subject for at in hidden.get(subject, ())}
+            folded |= shared
+            for at in sorted(shared):
+                primary = _with(primary, left[at], line)
             left[index] = primary
-        folded = {
-            id(other.hit)
-            for primary in left
-            if primary.rule.name == line.primary
-            for other in left
-            if other.rule.name == line.hidden and other.hit.subject & primary.hit.subject
-        }
-        left = [entry for entry in left if id(entry.hit) not in folded]
+        left = [entry for at, entry in enumerate(left) if at not in folded]
     return tuple(left)
+
+
+def _by_subject(judged: Sequence[Judged], rule: str) -> dict[object, list[int]]:
+    """Where the hits of a rule stand, by each of their subjects."""
+    places: dict[object, list[int]] = {}
+    for at, entry in enumerate(judged):
+        if entry.rule.name == rule:
+            for subject in entry.hit.subject:
+                places.setdefault(subject, []).append(at)
+    return places
 
 
 def _with(primary: Judged, other: Judged, line: Precedence) -> Judged:

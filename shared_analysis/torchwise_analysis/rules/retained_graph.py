@@ -427,7 +427,7 @@ def detect(trace: Trace) -> Iterator[Hit]:
             _message(store, is_freed) + ("" if is_freed else _doubts(trace, store)),
             _chain(trace, store),
             frozenset(("pass", p) for p in store.passes),
-            _Found(store, _is_scalar(trace, store)),
+            _Found(store, _is_scalar(runs, store)),
         )
 
 
@@ -481,9 +481,9 @@ def _is_of_a_module(trace: Trace, store: Store) -> bool:
     return any(not one.belief and one.module.origin in known for one in forwards_of(trace, store.passes))
 
 
-def _is_scalar(trace: Trace, store: Store) -> bool:
+def _is_scalar(runs: dict[int, list[Backward]], store: Store) -> bool:
     """Some backward ran on this very value without an argument, so it has one element."""
-    losses = (backward.loss for backward in trace.backwards if backward.passes & store.passes)
+    losses = (backward.loss for p in store.passes for backward in runs.get(p, ()))
     value = store.value
     return any(loss and (loss.passes, loss.reduction) == (value.passes, value.reduction) for loss in losses)
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from torchwise_analysis.source.collector import collector_paused
 from torchwise_analysis.source.lines import count_breaks, line_starts
-from torchwise_analysis.source.lower_text import whole
+from torchwise_analysis.source.lower_text import too_much, whole
 from torchwise_analysis.source.nodes import Block, Module, Problem
 from torchwise_analysis.source.scanner import LineTable, comments_of
 from torchwise_analysis.source.segments import (
@@ -247,6 +247,9 @@ class Document:
         return self._trees.lower(source) if self._is_edited else lower_piece(source)
 
     def _assemble(self) -> Module:
+        refused = too_much(self._text)
+        if refused is not None:
+            return Module(self.path, (), (refused,), self.line_count)
         segments = self._cut()
         placer = Placer(self._stale)
         body = placer.block(segments)

@@ -8,9 +8,12 @@ from collections.abc import Iterator
 from torchwise_analysis.source.collector import collector_paused
 from torchwise_analysis.source.lines import count_breaks, line_starts
 from torchwise_analysis.source.lower_ast import AstLowering, parse
-from torchwise_analysis.source.nodes import Block, Module, Placed, Span
+from torchwise_analysis.source.nodes import Block, Module, Placed, Problem, Span
 from torchwise_analysis.source.scanner import LineTable
 from torchwise_analysis.source.segments import Placer, SegmentCache, cut, key_of
+
+# Four times those of the largest programs that people keep in one file.
+_MOST_BRACKETS = 200_000
 
 
 def lower_text(path: str, text: str) -> Module:
@@ -25,6 +28,9 @@ def lower_text(path: str, text: str) -> Module:
 
 def _lowered(path: str, text: str) -> Module:
     lines = count_breaks(text) + 1
+    refused = too_much(text)
+    if refused is not None:
+        return Module(path, (), (refused,), lines)
     try:
         return Module(path, whole(text), (), lines)
     except (SyntaxError, RecursionError):
@@ -35,6 +41,13 @@ def _lowered(path: str, text: str) -> Module:
     placer = Placer()
     body = placer.block(cut(text, table, SegmentCache()))
     return Module(path, body, tuple(placer.problems), lines)
+
+
+def too_much(text: str) -> Problem | None:
+    """Why a text is not parsed at all: a million brackets, each a node of a kilobyte, are no program."""
+    if len(text) < _MOST_BRACKETS or sum(map(text.count, "([{")) <= _MOST_BRACKETS:
+        return None
+    return Problem(Span(0, 0, 0, 0), "not analysed: more brackets than any program has")
 
 
 def whole(text: str) -> Block:

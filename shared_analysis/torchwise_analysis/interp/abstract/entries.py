@@ -14,7 +14,13 @@ from torchwise_analysis.interp.abstract import events as ev
 from torchwise_analysis.interp.abstract import values as va
 from torchwise_analysis.interp.abstract.frames import Frame
 from torchwise_analysis.interp.abstract.join import join
-from torchwise_analysis.interp.abstract.limits import DeadPathError, OutOfFuelError, StoppedError
+from torchwise_analysis.interp.abstract.limits import (
+    TOO_DEEP,
+    TOO_LARGE,
+    DeadPathError,
+    OutOfFuelError,
+    StoppedError,
+)
 from torchwise_analysis.interp.abstract.loops import Loop, LoopKind, Turn
 from torchwise_analysis.interp.abstract.machine import Base, Machine
 from torchwise_analysis.interp.abstract.state import Facts
@@ -53,9 +59,9 @@ def contained(m: Machine, place: Place, body: Callable[[], None]) -> None:
     except DeadPathError:
         m.count("dead_paths")
     except OutOfFuelError:
-        m.cut_short(place, "too large to follow to the end", is_entry=True)
+        m.cut_short(place, TOO_LARGE, is_entry=True)
     except RecursionError:
-        m.counts.not_analysed.append((place, "nested too deeply"))
+        m.counts.not_analysed.append((place, TOO_DEEP))
     except StoppedError:
         raise
     except Exception as error:  # a border: a fault of ours must not take the file's other findings along

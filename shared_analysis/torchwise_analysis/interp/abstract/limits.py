@@ -29,6 +29,12 @@ class Limits:
     copies: int = 4_000_000
 
 
+# What is said of a function, or of a module's own code, that the fuel did not reach.
+TOO_LARGE = "too large to follow to the end"
+TOO_MANY = "too many functions to run each"
+TOO_DEEP = "nested too deeply"
+
+
 class OutOfFuelError(Exception):
     """Visits are spent; what was recorded so far stays."""
 

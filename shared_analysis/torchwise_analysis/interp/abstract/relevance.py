@@ -269,14 +269,15 @@ def _fixpoint(parts: Sequence[_Uses]) -> set[str]:
     whole = _HALF | _SUBJECT
     todo = [name for name, effect in effects.items() if effect & _DOES or effect & whole == whole]
     relevant = set(todo)
-    tables = [part.users for part in parts]
+    users: dict[str, list[str]] = {}
+    for part in parts:
+        for used, by in part.users.items():
+            users.setdefault(used, []).extend(by)
     while todo:
-        used = todo.pop()
-        for users in tables:
-            for user in users.get(used, ()):
-                if user not in relevant:
-                    relevant.add(user)
-                    todo.append(user)
+        for user in users.get(todo.pop(), ()):
+            if user not in relevant:
+                relevant.add(user)
+                todo.append(user)
     return relevant
 
 

@@ -20,7 +20,7 @@ from torchwise_analysis.interp.abstract.alike import alike
 from torchwise_analysis.interp.abstract.entries import FunctionKey
 from torchwise_analysis.interp.abstract.expressions import EXPRESSIONS
 from torchwise_analysis.interp.abstract.imports import is_main
-from torchwise_analysis.interp.abstract.limits import Limits
+from torchwise_analysis.interp.abstract.limits import TOO_MANY, Limits
 from torchwise_analysis.interp.abstract.machine import SHARED_IDS, Base, Counts, Machine
 from torchwise_analysis.interp.abstract.places import settled
 from torchwise_analysis.interp.abstract.recall import Parts, Recall, changed_parts, noted
@@ -331,7 +331,7 @@ class FileRun:
         broken = self._source.broken
         counts.not_analysed += [(Place(self._path, b.span), f"does not parse: {b.message}") for b in broken]
         counts.not_analysed = [(settled(place), reason) for place, reason in counts.not_analysed]
-        counts.not_analysed += [(place, "too many functions to run each") for place in self._left_out]
+        counts.not_analysed += [(place, TOO_MANY) for place in self._left_out]
         is_spent = self._visits >= self._limits.visits or bool(self._left_out)
         return counts.silence(self._visits, is_spent)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import cast
 
 from torchwise_analysis.interp.abstract import calls, conditions, contexts, expressions, imports, iteration
@@ -19,6 +20,8 @@ from torchwise_analysis.quick import replace
 from torchwise_analysis.source import nodes as nd
 
 _WHILE_TURNS = 2
+# Paths that are joined in one go.
+_MOST_AT_ONCE = 16
 
 
 def placed(m: Machine, node: nd.Placed) -> None:
@@ -230,8 +233,17 @@ def match(m: Machine, node: nd.Match) -> None:
     if not closed:
         branches.append(lambda: None)
     guards = m.guards
-    m.fork(branches, lambda a, b: a)
+    m.fork(_in_groups(m, branches), lambda a, b: a)
     m.guards = guards
+
+
+def _in_groups(m: Machine, branches: list[Callable[[], None]]) -> list[Callable[[], None]]:
+    """Forks of forks: joining thousands of paths at once costs by the square of their number."""
+    if len(branches) <= _MOST_AT_ONCE:
+        return branches
+    size = -(-len(branches) // _MOST_AT_ONCE)
+    groups = (_in_groups(m, branches[at : at + size]) for at in range(0, len(branches), size))
+    return [partial(m.fork, group, lambda a, b: a) for group in groups]
 
 
 def _case(m: Machine, case: nd.MatchCase, subject: va.Value) -> Callable[[], None]:
