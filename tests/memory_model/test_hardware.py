@@ -25,6 +25,7 @@ from torchwise_memory.hardware import MIB, UnknownGpuError, find, instance
         ("nvidia-a100-80gb", "a100-80gb"),
         ("A100 80GB SXM4", "a100-80gb"),
         ("8xA100-80GB", "a100-80gb"),
+        ("A100-80GB:8", "a100-80gb"),
         ("A100 80GB x8", "a100-80gb"),
         ("A100", "a100-40gb"),
         ("A100-SXM4-40GB", "a100-40gb"),

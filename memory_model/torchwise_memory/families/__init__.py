@@ -7,7 +7,19 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from torchwise_memory.families import bart, bert, clip, decoders, gpt2, llama, t5, vit
+from torchwise_memory.families import (
+    bart,
+    bert,
+    clip,
+    decoders,
+    encoders,
+    gemma3_olmo2,
+    gpt2,
+    llama,
+    mixtures,
+    t5,
+    vit,
+)
 from torchwise_memory.families.base import Config, PreTrainedModel, in_dtype
 from torchwise_memory.runtime.dtypes import DType
 from torchwise_memory.runtime.errors import Unsupported
@@ -46,6 +58,22 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
                 bert.DISTILBERT_HEADS,
                 bert.DISTILBERT_CHECKPOINTS,
             ),
+            Family(
+                "xlm-roberta",
+                encoders.XLM_ROBERTA,
+                {},
+                encoders.roberta_heads("XLMRoberta"),
+                encoders.XLM_ROBERTA_CHECKPOINTS,
+            ),
+            Family(
+                "camembert",
+                encoders.XLM_ROBERTA,
+                {},
+                encoders.roberta_heads("Camembert"),
+                encoders.CAMEMBERT_CHECKPOINTS,
+            ),
+            Family("electra", encoders.ELECTRA, {}, encoders.ELECTRA_HEADS, encoders.ELECTRA_CHECKPOINTS),
+            Family("albert", encoders.ALBERT, {}, encoders.ALBERT_HEADS, encoders.ALBERT_CHECKPOINTS),
             Family("llama", llama.LLAMA, {}, llama.HEADS, {}),
             Family("mistral", llama.MISTRAL, {}, llama.HEADS, {}),
             Family("qwen2", llama.QWEN2, {}, llama.HEADS, {}),
@@ -68,7 +96,18 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
                 {},
             ),
             Family("opt", decoders.OPT, {"intermediate_size": "ffn_dim"}, decoders.OPT_HEADS, {}),
-            Family("mixtral", decoders.MIXTRAL, {}, decoders.causal("Mixtral", decoders.MixtralModel), {}),
+            Family("mixtral", mixtures.MIXTRAL, {}, decoders.causal("Mixtral", mixtures.MixtralModel), {}),
+            Family(
+                "qwen3_moe", mixtures.QWEN3_MOE, {}, decoders.causal("Qwen3Moe", mixtures.Qwen3MoeModel), {}
+            ),
+            Family(
+                "gemma3_text",
+                gemma3_olmo2.GEMMA3,
+                {"hidden_activation": "hidden_act"},
+                decoders.causal("Gemma3", gemma3_olmo2.Gemma3TextModel, cap=True),
+                {},
+            ),
+            Family("olmo2", gemma3_olmo2.OLMO2, {}, decoders.causal("Olmo2", gemma3_olmo2.Olmo2Model), {}),
             Family("clip", clip.CLIP, {}, clip.HEADS, clip.CHECKPOINTS),
             Family("vit", vit.DEFAULTS, {}, vit.HEADS, vit.CHECKPOINTS),
             Family("t5", t5.T5, t5.SPELLINGS, t5.HEADS, t5.CHECKPOINTS),

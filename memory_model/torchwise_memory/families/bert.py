@@ -306,11 +306,15 @@ class BertModel(PreTrainedModel):
         position_ids: Tensor | None = None,
         **kwargs: Any,
     ) -> Any:
-        embedded = self.run(w, "embeddings", input_ids, token_type_ids, position_ids)
+        embedded = self.embedded(w, input_ids, token_type_ids, position_ids)
         mask = bidirectional_mask(w, self.config, embedded, attention_mask, input_ids.shape[1], causal=False)
         sequence = self.run(w, "encoder", embedded, mask)
         pooled = None if self.children["pooler"] is None else self.run(w, "pooler", sequence)
         return ModelOutput(last_hidden_state=sequence, pooler_output=pooled)
+
+    def embedded(self, w: World, *args: Any) -> Any:
+        """What the layers get."""
+        return self.run(w, "embeddings", *args)
 
 
 class RobertaModel(BertModel):
@@ -399,15 +403,28 @@ class BertForMaskedLM(_Head):
         return ModelOutput(loss=loss, logits=logits)
 
 
+class RobertaClassificationHead(Module):
+    native_name = "transformers.models.roberta.modeling_roberta.RobertaClassificationHead"
+
+    def forward(self, w: World, features: Tensor) -> Any:
+        x = method(w, "__getitem__", features, (slice(None), 0))
+        x = self.run(w, "dropout", x)
+        x = self.run(w, "dense", x)
+        x = torch_function(w, "torch.tanh", x)
+        x = self.run(w, "dropout", x)
+        return self.run(w, "out_proj", x)
+
+
 class RobertaForSequenceClassification(_Head):
     native_name = "transformers.RobertaForSequenceClassification"
     body = "roberta"
-    body_class = RobertaModel
+    body_class: type[BertModel] = RobertaModel
+    head_class: type[Module] = RobertaClassificationHead
     pooling = False
 
     def build_head(self, w: World, config: Config) -> None:
         hidden = config.integer("hidden_size")
-        head = RobertaClassificationHead()
+        head = self.head_class()
         head.children["dense"] = linear(w, hidden, hidden)
         head.children["dropout"] = dropout_layer(w, _classifier_dropout(config))
         head.children["out_proj"] = linear(w, hidden, config.integer("num_labels"))
@@ -419,18 +436,6 @@ class RobertaForSequenceClassification(_Head):
         logits = self.run(w, "classifier", sequence)
         loss = None if labels is None else classification_loss(w, logits, labels, self.config)
         return ModelOutput(loss=loss, logits=logits)
-
-
-class RobertaClassificationHead(Module):
-    native_name = "transformers.models.roberta.modeling_roberta.RobertaClassificationHead"
-
-    def forward(self, w: World, features: Tensor) -> Any:
-        x = method(w, "__getitem__", features, (slice(None), 0))
-        x = self.run(w, "dropout", x)
-        x = self.run(w, "dense", x)
-        x = torch_function(w, "torch.tanh", x)
-        x = self.run(w, "dropout", x)
-        return self.run(w, "out_proj", x)
 
 
 class DistilBertAttention(SelfAttention):

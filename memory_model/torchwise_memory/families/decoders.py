@@ -23,7 +23,6 @@ from torchwise_memory.families.base import (
     linear,
     split_heads,
 )
-from torchwise_memory.families.fused import fused
 from torchwise_memory.modules.base import Module
 from torchwise_memory.modules.ops import functional, method, torch_function
 from torchwise_memory.runtime.dtypes import float32, int64
@@ -164,7 +163,7 @@ class Gemma2Attention(llama.Attention):
 
 class Gemma2Layer(GemmaLayer):
     native_name = "transformers.models.gemma2.modeling_gemma2.Gemma2DecoderLayer"
-    attention_class = Gemma2Attention
+    attention_class: type[llama.Attention] = Gemma2Attention
     norms = (
         "input_layernorm",
         "post_attention_layernorm",
@@ -637,77 +636,3 @@ OPT_HEADS: Mapping[str, type[PreTrainedModel]] = {
     "AutoModel": OPTModel,
     "AutoModelForCausalLM": OPTForCausalLM,
 }
-
-
-# --------------------------------------------------------------------------- Mixtral
-
-#: `MixtralConfig`
-MIXTRAL: Mapping[str, object] = {
-    **_BASE,
-    "intermediate_size": 14336,
-    "num_key_value_heads": 8,
-    "rms_norm_eps": 1e-5,
-    "num_local_experts": 8,
-    "num_experts_per_tok": 2,
-}
-
-
-class MixtralExperts(Module):
-    """All experts in two parameters; tokens are taken to divide evenly between experts."""
-
-    native_name = "transformers.models.mixtral.modeling_mixtral.MixtralExperts"
-
-    def build(self, w: World, config: Config) -> MixtralExperts:
-        self.config = config
-        count, hidden, inner = (
-            config.integer(name) for name in ("num_local_experts", "hidden_size", "intermediate_size")
-        )
-        self.new_parameter(w, "gate_up_proj", (count, 2 * inner, hidden), None, None)
-        self.new_parameter(w, "down_proj", (count, hidden, inner), None, None)
-        return self
-
-    def forward(self, w: World, x: Tensor, scores: Tensor) -> Any:
-        rows = x.shape[0] * self.config.integer("num_experts_per_tok")
-        taken = fused(w, "index", (x,), (rows, x.shape[1]), x.dtype, saved=())
-        gate, up = torch_function(w, "torch.chunk", self._product(w, "gate_up_proj", taken), 2, -1)
-        inner = torch_function(w, "torch.mul", activation(w, self.config.text("hidden_act"), gate), up)
-        out = self._product(w, "down_proj", inner)
-        weighted = fused(w, "mul", (out, scores), out.shape, out.dtype, saved=(out, scores))
-        del out
-        return fused(w, "index_add", (weighted,), x.shape, x.dtype, saved=())
-
-    def _product(self, w: World, name: str, x: Tensor) -> Any:
-        from torchwise_memory.families.fused import grouped_linear
-
-        return grouped_linear(w, x, self.tensor(name))
-
-
-class MixtralBlock(llama.MLP):
-    native_name = "transformers.models.mixtral.modeling_mixtral.MixtralSparseMoeBlock"
-
-    def build(self, w: World, config: Config) -> None:
-        self.config = config
-        gate = Module()
-        shape = (config.integer("num_local_experts"), config.integer("hidden_size"))
-        gate.new_parameter(w, "weight", shape, None, None)
-        self.children["gate"] = gate
-        self.children["experts"] = MixtralExperts().build(w, config)
-
-    def forward(self, w: World, x: Any) -> Any:
-        shape = x.shape
-        x = method(w, "view", x, -1, shape[-1])
-        logits = functional(w, "linear", x, self.child("gate").tensor("weight"))
-        scores = functional(w, "softmax", method(w, "float", logits), -1)
-        scores, _ = torch_function(w, "torch.topk", scores, self.config.integer("num_experts_per_tok"), -1)
-        scores = torch_function(w, "torch.div", scores, method(w, "sum", scores, -1, True))
-        return method(w, "reshape", self.run(w, "experts", x, scores), *shape)
-
-
-class MixtralLayer(llama.DecoderLayer):
-    native_name = "transformers.models.mixtral.modeling_mixtral.MixtralDecoderLayer"
-    mlp_class = MixtralBlock
-
-
-class MixtralModel(llama.LlamaModel):
-    native_name = "transformers.MixtralModel"
-    layer_class = MixtralLayer

@@ -334,7 +334,8 @@ class LlamaModel(PreTrainedModel):
         positions = self.positioned(w, hidden_states, position_ids)
         for index, layer in enumerate(members(self.child("layers"))):
             mask = self.mask_of(masks, index)
-            options = {"mask": mask, "cache": cache, "positions": positions, "position_ids": position_ids}
+            turning = self.positions_of(positions, index)
+            options = {"mask": mask, "cache": cache, "positions": turning, "position_ids": position_ids}
             hidden_states = run_block(w, layer, hidden_states, **options)
         hidden_states = self.ended(w, hidden_states)
         return ModelOutput(last_hidden_state=hidden_states, past_key_values=cache)
@@ -342,6 +343,10 @@ class LlamaModel(PreTrainedModel):
     def positioned(self, w: World, hidden_states: Any, position_ids: Any) -> Any:
         """What attention turns heads by."""
         return self.run(w, "rotary_emb", hidden_states, position_ids)
+
+    def positions_of(self, positions: Any, index: int) -> Any:
+        """Those of the layer of that index."""
+        return positions
 
     def ended(self, w: World, hidden_states: Any) -> Any:
         return self.run(w, self.norm_name, hidden_states)
