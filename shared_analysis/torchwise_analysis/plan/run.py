@@ -17,6 +17,7 @@ from torchwise_analysis.interp.concrete.loops import Measured
 from torchwise_analysis.interp.concrete.statements import ASKS_FOR_VERSION
 from torchwise_analysis.names.project import Project
 from torchwise_analysis.plan import fields
+from torchwise_analysis.plan.sources import libraries_read
 from torchwise_analysis.plan.starts import Start
 from torchwise_analysis.plan.stated import Noted, Stated, read_statements
 from torchwise_memory.allocator import Allocator
@@ -221,7 +222,8 @@ def _collect(facts: Facts, it: Interpreter, path: str) -> None:
     facts.parameters, facts.trainable = fields.count_parameters(it)
     facts.micro_batch = fields.micro_batch_literals(it)
     facts.plan = fields.read_plan(it, measured)
-    facts.assumptions = tuple(dict.fromkeys([*it.assumptions, *it.world.assumptions]))
+    read = libraries_read(it.project, it.library.imports.read, it.library.imports.replaced)
+    facts.assumptions = tuple(dict.fromkeys([*it.assumptions, *it.world.assumptions, *read]))
     facts.choices = {
         name: Choice(value, options, origin) for name, (value, options, origin) in it.chosen.items()
     }

@@ -38,6 +38,8 @@ class Imports:
         self.main_path = ""
         self.scopes: dict[int, LazyScope] = {}
         self._replacements: dict[str, LazyScope | None] = {}
+        # modules of libraries for which a text of ours stood in, as they were asked for
+        self.replaced: list[str] = []
 
     def run_main(self, module: nodes.Module) -> ModuleValue:
         """Execute a script as `__main__`."""
@@ -120,6 +122,7 @@ class Imports:
                 scope = LazyScope(self, module, lowered.body)
                 module.lazy = scope.lookup
                 self.scopes[id(module)] = scope
+                self.replaced.append(name)
             self._replacements[name] = scope
         return self._replacements[name]
 

@@ -22,7 +22,30 @@ _FILES = (
     "training.txt", "trainer.txt", "trl.txt", "datasets.txt", "deepspeed.txt",
     "distributions.txt", "einops.txt", "settings.txt",
 )  # fmt: skip
+#: Between which releases (major, minor) of a library a text holds: both ends were read or tested.
+RELEASES: dict[str, dict[str, tuple[tuple[int, int], tuple[int, int]]]] = {
+    "transformers_5.txt": {"transformers": ((4, 57), (5, 24))},
+    "trainer.txt": {"transformers": ((4, 57), (5, 24))},
+    "vision.txt": {"torchvision": ((0, 23), (0, 28)), "timm": ((1, 0), (1, 0))},
+    "diffusers.txt": {"diffusers": ((0, 42), (0, 42))},
+    "peft.txt": {"peft": ((0, 21), (0, 21))},
+    "training.txt": {
+        "lightning": ((2, 5), (2, 6)),
+        "pytorch_lightning": ((2, 5), (2, 6)),
+        "accelerate": ((1, 10), (1, 15)),
+    },
+    "trl.txt": {"trl": ((1, 10), (1, 16))},
+    "datasets.txt": {"datasets": ((4, 0), (4, 99))},
+    "deepspeed.txt": {"deepspeed": ((0, 19), (0, 19))},
+    "einops.txt": {"einops": ((0, 8), (0, 8))},
+    "settings.txt": {"pydantic": ((1, 10), (2, 14)), "pydantic_settings": ((2, 0), (2, 12))},
+}
 _SECTION = re.compile(r"^# module: ([\w.*]+)$", re.MULTILINE)
+
+
+@cache
+def _text(file: str) -> str:
+    return resources.files(__name__).joinpath(file).read_text(encoding="utf-8")
 
 
 @cache
@@ -30,10 +53,15 @@ def sections() -> dict[str, str]:
     """Dotted module name -> replacement text."""
     found: dict[str, str] = {}
     for name in _FILES:
-        text = resources.files(__name__).joinpath(name).read_text(encoding="utf-8")
-        parts = _SECTION.split(text)
+        parts = _SECTION.split(_text(name))
         found.update(zip(parts[1::2], parts[2::2], strict=True))
     return found
+
+
+@cache
+def home(name: str) -> str:
+    """The file that holds the section of a module; empty where there is none."""
+    return next((file for file in _FILES if name in _SECTION.findall(_text(file))), "")
 
 
 @cache
