@@ -30,6 +30,8 @@ parser.add_argument("--hidden", type=int, default=512)
 args = parser.parse_args()
 width = 256
 rows = args.batch_size // int(os.environ.get("WORLD_SIZE", 1))
+if "LOCAL_RANK" in os.environ:
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
 model = nn.Sequential(nn.Linear(width, args.hidden), nn.ReLU(), nn.Linear(args.hidden, 10)).cuda()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for step in range(10):
@@ -163,6 +165,7 @@ def test_processes_are_counted_over_all_machines(
     answer = estimate("train.py", *words)
     assert answer["gpus_used"] == processes
     assert answer["plan"]["micro_batch"]["value"] == 64 // processes
+    assert not any("one process" in each for each in answer["assumptions"])
 
 
 def test_a_launch_line_gives_options_too(estimate: Callable[..., dict[str, Any]]) -> None:
@@ -205,7 +208,7 @@ def test_a_batch_that_is_written_out_can_be_set(estimate: Callable[..., dict[str
     before, after = estimate("literal.py"), estimate("literal.py", "--set", "batch_size=4096")
     assert after["plan"]["micro_batch"]["value"] == 4096
     assert after["peak"]["allocated"]["point"] > before["peak"]["allocated"]["point"]
-    assert "the micro-batch is 4096, as --set says, and not 64 (literal.py:14)" in after["assumptions"]
+    assert "the micro-batch is 4096, as --set says, and not 64 (literal.py:16)" in after["assumptions"]
     assert not any("changes nothing" in each for each in after["assumptions"])
     assert all(each["peak_bytes"] < after["peak"]["allocated"]["point"] for each in after["remedies"])
 

@@ -1211,6 +1211,8 @@ def _environ_item(it: Interpreter, args: list[Value], keywords: Keywords) -> Val
     name = args[0]
     if isinstance(name, str) and "WORLD_SIZE" in name and it.launch is not None:
         return _world_size(it.launch, name)
+    if name in _DISTRIBUTED and it.launch is not None and it.launch.is_distributed:
+        return "0"  # the process that is estimated is the first one
     if isinstance(name, str) and name in _ENVIRONMENT:
         it.assume(f"{name} is {_ENVIRONMENT[name]}: one process")
         return _ENVIRONMENT[name]
