@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from torchwise_analysis.interp.concrete.library import replacements
 from torchwise_analysis.names.project import Project
@@ -13,7 +13,7 @@ from torchwise_analysis.names.project import Project
 def libraries_read(project: Project, paths: Iterable[str], replaced: Iterable[str]) -> Iterator[str]:
     """A sentence for each library that was read, with what stood in for parts of it."""
     counts: Counter[str] = Counter()
-    folders: dict[str, str] = {}
+    folders: dict[str, Path] = {}
     for path in paths:
         about = project.describe(path)
         root = about.name.partition(".")[0]
@@ -40,18 +40,16 @@ def _told(root: str, release: str, count: int, files: list[str]) -> str:
     return said + (f", written for other releases: {_range(outside[0], root)}" if outside else "")
 
 
-def _above(path: str, root: str) -> str:
+def _above(path: str, root: str) -> Path:
     """The folder that holds the package a file belongs to."""
-    folder = os.path.dirname(os.path.abspath(path))
-    while os.path.basename(folder) != root and folder != os.path.dirname(folder):
-        folder = os.path.dirname(folder)
-    return os.path.dirname(folder)
+    above = Path(path).absolute().parents
+    return next((folder.parent for folder in above if folder.name == root), above[0])
 
 
-def _release(folder: str, root: str) -> str:
+def _release(folder: Path, root: str) -> str:
     """The release by the name of the package's metadata folder; empty where there is none."""
     try:
-        names = sorted(os.listdir(folder))
+        names = sorted(entry.name for entry in folder.iterdir())
     except OSError:
         return ""
     for name in names:
