@@ -62,24 +62,28 @@ class MixedPrecisionPolicy(MixedPrecision):
         super().init(w, param_dtype, reduce_dtype)
 
 
-class CPUOffload:
-    """`CPUOffload` (FSDP1): shards of parameters, and with them gradients and states, live on the host."""
-
-    native_name = "torch.distributed.fsdp.CPUOffload"
+class Offload:
+    """Shards of parameters, and with them gradients and states, live on the host."""
 
     def __init__(self) -> None:
         self.is_on = False
-
-    def init(self, w: World, offload_params: bool = False) -> None:
-        self.is_on = bool(offload_params)
 
     @attribute("offload_params")
     def offload_params(self, w: World) -> bool:
         return self.is_on
 
 
-class CPUOffloadPolicy(CPUOffload):
-    """The same for FSDP2."""
+class CPUOffload(Offload):
+    """FSDP1's setting."""
+
+    native_name = "torch.distributed.fsdp.CPUOffload"
+
+    def init(self, w: World, offload_params: bool = False) -> None:
+        self.is_on = bool(offload_params)
+
+
+class CPUOffloadPolicy(Offload):
+    """FSDP2's."""
 
     native_name = "torch.distributed.fsdp.CPUOffloadPolicy"
 
@@ -144,7 +148,7 @@ class FullyShardedDataParallel(Wrapper):
             reshard_after_forward="GRAD_OP" not in strategy,
             copies_out=False,
             prefetches=backward_prefetch is not None,
-            offload=isinstance(cpu_offload, CPUOffload) and cpu_offload.is_on,
+            offload=isinstance(cpu_offload, Offload) and cpu_offload.is_on,
         )
         if auto_wrap_policy is not None:
             _wrap(w, module, _decider(w, auto_wrap_policy), sharding, Order(), only_children=True)
@@ -175,7 +179,7 @@ def fully_shard(
     for item in modules:
         is_root = any(inner.policies for _, inner in item.walk() if inner is not item)
         reshard = not is_root if reshard_after_forward is None else bool(reshard_after_forward)
-        offload = isinstance(offload_policy, CPUOffload) and offload_policy.is_on
+        offload = isinstance(offload_policy, Offload) and offload_policy.is_on
         shard(w, item, Sharding(w.world_size, param_dtype, reduce_dtype, reshard, offload=offload))
     return cast(object, module)
 

@@ -93,7 +93,8 @@ def _instantiate(it: Interpreter, args: list[Value], keywords: Keywords) -> Valu
         return None
     if not isinstance(settings, dict) or _COMPONENT not in settings:
         raise Stopped("a component of the recipe is not known", it.origin())
-    options = {**cast("dict[Value, Value]", settings), **keywords}
+    options = dict(cast("dict[Value, Value]", settings))
+    options.update(keywords)
     return _made(it, options, args[1:], 0)
 
 

@@ -120,14 +120,6 @@ def _cli_settings(it: Interpreter, args: list[Value], keywords: Keywords) -> Val
     return nested
 
 
-def _annotations(cls: Class) -> dict[str, Value]:
-    """Annotated names of a class and its bases, as they are written; bases first."""
-    found: dict[str, Value] = {}
-    for base in reversed(cls.mro):
-        found.update(cast("dict[str, Value]", base.members.get("__annotations__") or {}))
-    return found
-
-
 def _annotated_names(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
     return [name for name, said in _annotations(cast(Class, args[0])).items() if said != "ClassVar"]
 
@@ -136,7 +128,7 @@ def _settings_word(it: Interpreter, args: list[Value], keywords: Keywords) -> Va
     """A word of a settings file as the annotation of a field takes it."""
     cls, name, word = args
     said = _annotations(cast(Class, cls)).get(text.text_of(it, name))
-    return converted(it, word, said if isinstance(said, str) else "", MISSING, text.text_of(it, name))
+    return converted(it, word, said or "", MISSING, text.text_of(it, name))
 
 
 def _env_file(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
