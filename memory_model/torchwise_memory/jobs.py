@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 DEFAULT_SM = 80
 #: Model types besides decoders that a description may name.
-ENCODERS = frozenset({"bert", "roberta", "distilbert"})
+ENCODERS = frozenset(
+    {"bert", "roberta", "distilbert", "xlm-roberta", "camembert", "electra", "albert", "deberta-v2"}
+)
 #: And encoder-decoders.
 SEQ2SEQ = frozenset({"t5", "mt5", "bart", "mbart", "pegasus", "marian", "whisper"})
 #: Length of a batch where the description leaves it out and says that real samples were used unpacked.
@@ -112,7 +114,8 @@ def _config_of(name: str) -> Mapping[str, Any]:
         short = name.strip().rpartition("/")[2].lower()
         for family in FAMILIES.values():
             if short in family.checkpoints:
-                return {"model_type": family.model_type, **family.checkpoints[short]}
+                fields = {**family.defaults, **family.checkpoints[short]}
+                return {"model_type": family.model_type, **fields}
         raise
 
 

@@ -66,8 +66,8 @@ class UnknownGpuError(LookupError):
 def find(name: str) -> Gpu:
     """The card of that name or of that cloud instance. Raises UnknownGpuError with suggestions.
 
-    Case and separators do not matter; vendor words, a count ("8xA100", "A100:8") and "GPU" are dropped. A name
-    without a memory size means the smallest usual version: "A100" is the 40 GB one.
+    Case and separators do not matter; vendor words, a count ("8xA100", "A100:8") and "GPU" are dropped. A
+    name without a memory size means the smallest usual version: "A100" is the 40 GB one.
     """
     table = _by_alias()
     for key in _keys(name):
