@@ -566,10 +566,13 @@ def _leave(
             m.alive = False
             return va.UNKNOWN
         raise DeadPathError
-    m.state.merge(frame.mark, [facts for _, facts in exits], join)
-    if len(m.state.facts) and not function.node.scope.captured:
+    if len(exits) > 1 or function.node.scope.captured:
+        m.state.merge(frame.mark, [facts for _, facts in exits], join)
+    if not function.node.scope.captured:
         # own variables are gone; dropping them keeps later joins small
         changes = m.state.changes(mark)
+        if len(exits) == 1:
+            changes.update(exits[0][1])
         m.state.rollback(mark)
         m.state.apply({k: v for k, v in changes.items() if not (k[0] == "v" and k[1] == frame.id)})
     value = exits[0][0]

@@ -189,6 +189,8 @@ _TABLES = (
 # Ids and orders of events of one run; runs of a file are numbered. A prime: with a power of two, things made
 # at the same point of two runs would meet in dictionaries.
 RUN_LENGTH = 16_777_619
+# How far up an object is followed from part to whole.
+_MOST_WHOLES = 15
 # Ids of parts of shared things begin here, above those of any run.
 SHARED_IDS = 1 << 60
 
@@ -632,10 +634,22 @@ class Machine:
 
     def lineage(self, oid: int) -> list[int]:
         out, parents = [oid], self.parents
-        while oid in parents and len(out) < 16:
+        while oid in parents and len(out) <= _MOST_WHOLES:
             oid = parents[oid]
             out.append(oid)
         return out
+
+    def parts_of(self, oid: int) -> set[int]:
+        """Those with the object in their lineage, without asking all others for theirs."""
+        found: set[int] = set()
+        level, parts, parents = {oid}, self.parts, self.parents
+        for _ in range(_MOST_WHOLES):
+            below = {part for whole in level for part in parts.get(whole, ()) if parents.get(part) == whole}
+            level = below - found
+            if not level:
+                break
+            found |= level
+        return found
 
     def adopt(self, part: va.Obj, whole: va.Obj) -> None:
         """`part` belongs to `whole` from now on, unless that would make a circle."""
@@ -807,8 +821,9 @@ class Machine:
         return [oid for oid in self.modal if ("mode", oid) in facts]
 
     def set_mode(self, obj: va.Obj, modes: va.Modes) -> None:
-        for oid in self.mode_keys():
-            if oid != obj.id and obj.id in self.lineage(oid):
+        parts = self.parts_of(obj.id)
+        for oid in self.mode_keys() if parts else ():
+            if oid != obj.id and oid in parts:
                 self.state.drop(("mode", oid))
         self.put_mode(obj.id, modes)
 
@@ -827,11 +842,10 @@ class Machine:
     def parts_in_eval(self, obj: va.Obj, unlike: frozenset[Place | None] = frozenset()) -> frozenset[int]:
         """Parts that stand in eval mode by themselves."""
         out: set[int] = set()
-        for oid in self.mode_keys():
-            if oid != obj.id and obj.id in self.lineage(oid):
-                modes = cast("va.Modes", self.state.get(("mode", oid)))
-                if any(m.name == "eval" and m.place not in unlike for m in modes):
-                    out.add(oid)
+        for oid in self.parts_of(obj.id) - {obj.id}:
+            modes = cast("va.Modes | None", self.state.get(("mode", oid)))
+            if modes is not None and any(m.name == "eval" and m.place not in unlike for m in modes):
+                out.add(oid)
         return frozenset(out)
 
     def is_frozen(self, obj: va.Obj) -> bool:
@@ -1094,7 +1108,7 @@ class Machine:
             return
         if kind in (va.Kind.MODULE, va.Kind.OPAQUE, va.Kind.INSTANCE):
             if ("mode", obj.id) in self.state.facts or any(
-                obj.id in self.lineage(o) for o in self.mode_keys()
+                ("mode", part) in self.state.facts for part in self.parts_of(obj.id)
             ):
                 self.set_mode(obj, frozenset([va.Mode("unknown")]))
             self.raise_version(obj)

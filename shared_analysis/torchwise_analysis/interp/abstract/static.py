@@ -143,20 +143,26 @@ def mentions_of(body: nd.Block) -> Mentions:
     """What the definitions among these statements mention."""
     names: dict[str, set[str]] = {}
     imports: list[nd.Import | nd.ImportFrom] = []
-    todo: list[tuple[nd.Node, tuple[set[str], ...]]] = [(s, ()) for s in reversed(body)]
+    inside: tuple[set[str], ...] = ()
+    todo: list[nd.Node | None] = list(reversed(body))  # None: a definition ends
     while todo:
-        node, inside = todo.pop()
-        if isinstance(node, (nd.Import, nd.ImportFrom)):
-            imports.append(node)
-        elif isinstance(node, nd.Attribute):
-            for one in inside:
-                one.add(node.attr)
-        elif isinstance(node, nd.Name):
+        node = todo.pop()
+        if isinstance(node, nd.Name):  # half of all nodes, and nothing is below
             for one in inside:
                 one.add(node.id)
+            continue
+        if node is None:
+            inside = inside[:-1]
+            continue
+        if isinstance(node, nd.Attribute):
+            for one in inside:
+                one.add(node.attr)
+        elif isinstance(node, (nd.Import, nd.ImportFrom)):
+            imports.append(node)
         elif isinstance(node, (nd.FunctionDef, nd.ClassDef)):
             inside = (*inside, names.setdefault(node.name, set()))
-        todo.extend((child, inside) for child in children(node))
+            todo.append(None)
+        todo += children(node)
     return Mentions({name: frozenset(found) for name, found in names.items()}, tuple(imports))
 
 
@@ -186,27 +192,30 @@ def body_facts(body: nd.Block) -> BodyFacts:
     looped: set[str] = set()
     size = 0
     keeps = False
-    for top in body:
-        for node in walk(top):
-            size += 1
-            if isinstance(node, (nd.For, nd.While)):
-                looped |= _looped_tests(node)
-            if isinstance(node, nd.Attribute):
-                names.add(node.attr)
-                if isinstance(node.value, nd.Name):
-                    uses.setdefault(node.value.id, set()).add(node.attr)
-            elif isinstance(node, nd.Name):
-                names.add(node.id)
-            elif isinstance(node, nd.Call):
-                if isinstance(node.func, nd.Name):
-                    called.add(node.func.id)
-                elif isinstance(node.func, nd.Attribute):
-                    keeps = keeps or node.func.attr in _KEEPING or node.func.attr.endswith("_")
-            elif isinstance(node, (nd.Assign, nd.AugAssign)):
-                targets = node.targets if isinstance(node, nd.Assign) else (node.target,)
-                keeps = keeps or any(isinstance(t, (nd.Attribute, nd.Subscript)) for t in targets)
-            elif isinstance(node, (nd.If, nd.IfExp)):
-                branches.append(node)
+    todo: list[nd.Node] = list(body)
+    while todo:
+        node = todo.pop()
+        size += 1
+        if isinstance(node, nd.Name):  # half of all nodes, and nothing is below
+            names.add(node.id)
+            continue
+        todo += children_reversed(node)
+        if isinstance(node, nd.Attribute):
+            names.add(node.attr)
+            if isinstance(node.value, nd.Name):
+                uses.setdefault(node.value.id, set()).add(node.attr)
+        elif isinstance(node, nd.Call):
+            if isinstance(node.func, nd.Name):
+                called.add(node.func.id)
+            elif isinstance(node.func, nd.Attribute):
+                keeps = keeps or node.func.attr in _KEEPING or node.func.attr.endswith("_")
+        elif isinstance(node, (nd.Assign, nd.AugAssign)):
+            targets = node.targets if isinstance(node, nd.Assign) else (node.target,)
+            keeps = keeps or any(isinstance(t, (nd.Attribute, nd.Subscript)) for t in targets)
+        elif isinstance(node, (nd.If, nd.IfExp)):
+            branches.append(node)
+        elif isinstance(node, (nd.For, nd.While)):
+            looped |= _looped_tests(node)
     switched = frozenset(name for node in branches for name in _switched(node))
     guarding = (node for node in branches if _guards_effect(node, switched))
     tests = Counter(text for node in guarding for text in test_texts(node.test))
