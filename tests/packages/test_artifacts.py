@@ -133,7 +133,15 @@ def test_the_source_distribution_has_the_tests_and_no_clutter(sdist: Path) -> No
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {"README.md", "LICENSE", "CHANGELOG.md", "pyproject.toml", "tests/conftest.py"} <= names
-    assert {"action.yml", ".pre-commit-hooks.yaml", "templates/torchwise.yml"} <= names  # tests read them
+    # what tests read
+    assert {
+        "action.yml",
+        ".pre-commit-hooks.yaml",
+        "templates/torchwise.yml",
+        "Dockerfile",
+        "Makefile",
+    } <= names
+    assert {"benchmarks/accuracy.py", "vscode-extension/package.json", "mkdocs.yml"} <= names
     assert not [
         name for name in names if re.search(r"node_modules|\.venv|__pycache__|\.vsix|/bundled/", name)
     ]
