@@ -16,7 +16,7 @@ from torchwise_analysis.fixes import (
 from torchwise_analysis.interp.abstract.events import Forward, GraphCut, LossCall, ModeChange
 from torchwise_analysis.interp.abstract.loops import LoopKind
 from torchwise_analysis.interp.abstract.trace import Trace
-from torchwise_analysis.interp.abstract.values import Kind, Obj, Tensor, Value, alternatives
+from torchwise_analysis.interp.abstract.values import Kind, Link, Obj, Tensor, Value, alternatives
 from torchwise_analysis.policy import weaker
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
 from torchwise_analysis.rules._reading import called, distinct, doubt, grade, known_by, step
@@ -89,8 +89,9 @@ RULE = Rule(
     ),
     grading=(
         "Warning: the peak is too high. Error when the outputs are kept too, for then memory grows. Hint "
-        "for a few turns of a literal loop beside no training, as to warm up, and without `eval()` where "
-        "the data come from no loader of their own. "
+        "for a few turns of a literal loop beside no training, as to warm up, where nothing trains and the "
+        "model gets made-up tensors, as to measure it, and without `eval()` where the data come from no "
+        "loader of their own. "
         "Certain when all uses are in view; likely when the result goes to a caller that cannot be "
         "seen, or the module is only taken for one. A function called `evaluate` proves nothing."
     ),
@@ -116,6 +117,25 @@ RULE = Rule(
         ),
     ),
     examples=(
+        Example(
+            "What a forward costs is measured with made-up tensors",
+            """
+import time
+
+import torch
+
+
+def measure(model, sizes):
+    model.eval()
+    for size in sizes:
+        x = torch.randn(size, 3, 224, 224, device="cuda")
+        begin = time.time()
+        model(x)
+        ^^^^^^^^ unguarded-eval hint likely
+        torch.cuda.synchronize()
+        print(size, time.time() - begin)
+""",
+        ),
         Example(
             "Scores within the training loop, without `eval()`",
             """
@@ -363,7 +383,7 @@ def detect(trace: Trace) -> Iterator[Hit]:
 
 
 def _severity(trace: Trace, forward: Forward, is_switched: bool) -> Severity:
-    if _is_trial(trace, forward):
+    if _is_trial(trace, forward) or (not trace.backwards and _is_measured(forward)):
         return Severity.HINT
     is_data_apart = bool(forward.sources) and not any(
         trace.is_training_source(source) for source in forward.sources
@@ -449,6 +469,25 @@ def _is_trial(trace: Trace, forward: Forward) -> bool:
     loops = [turn.loop for turn in forward.loops if not turn.loop.is_call]
     trains = trace.training_loops()
     return trace.is_bounded(loops) and not any(loop.place in trains for loop in loops)
+
+
+def _is_measured(forward: Forward) -> bool:
+    """Is all that it gets made up on the spot (`torch.ones(shape)`)? Speed or size is measured then."""
+    given = [value for value in forward.arguments if isinstance(value, Tensor)]
+    return bool(given) and all(_is_made_up(value.evidence) for value in given)
+
+
+_MADE_UP = frozenset(
+    f"{factory} makes a new tensor" for factory in ("ones", "zeros", "rand", "randn", "randint", "empty")
+)
+
+
+def _is_made_up(link: Link | None) -> bool:
+    while link is not None:
+        if link.fact in _MADE_UP:
+            return True
+        link = link.before
+    return False
 
 
 def _loop_of(forward: Forward) -> Place | None:
