@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections import Counter
 from collections.abc import Iterator
+from itertools import accumulate
 from pathlib import Path
 
 from rich.cells import cell_len
@@ -21,6 +22,8 @@ from torchwise_server.reporters.words import count, one_line, visible
 
 COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.HINT: "cyan"}
 _SAFETY = {Safety.SAFE: " (safe: same values, gradients and updates)", Safety.UNSAFE: " (only when asked)"}
+# Nobody reads more of them on a terminal, and each takes half a millisecond.
+_MOST_SHOWN = 1000
 PROBLEMS = {
     ProblemKind.UNREADABLE: "not read",
     ProblemKind.SYNTAX: "not parsed",
@@ -46,8 +49,10 @@ def render(
     for title, findings in grouped(run, sources, group_by):
         if title:
             writer.title(title, len(findings))
-        for finding in findings:
+        for finding in findings[:_MOST_SHOWN]:
             writer.finding(finding)
+        if len(findings) > _MOST_SHOWN:
+            writer.wrapped(Text(f"and {len(findings) - _MOST_SHOWN} more; --format json has all"), indent=0)
     for problem in run.problems:
         writer.problem(problem)
     if run.problems:
@@ -200,21 +205,18 @@ class Writer:
 
     def _diff(self, path: str, edits: list[Edit]) -> list[tuple[str, str]]:
         """Removed and added lines; an insertion shows the line below, too, to say where it goes."""
-        before = list(self.sources.lines(path))
-        starts = _line_starts(before)
-        after = "\n".join(before)
-        for edit in sorted(edits, key=lambda each: each.place.span, reverse=True):
-            span = edit.place.span
-            start, end = starts[span.line] + span.column, starts[span.end_line] + span.end_column
-            after = after[:start] + edit.text.replace("\r\n", "\n") + after[end:]
-        new = after.split("\n")
+        before = self.sources.lines(path)
         rows: list[tuple[str, str]] = []
-        for kind, i1, i2, j1, j2 in difflib.SequenceMatcher(None, before, new, autojunk=False).get_opcodes():
-            if kind == "equal":
-                continue
-            rows += [("-", line) for line in before[i1:i2]] + [("+", line) for line in new[j1:j2]]
-            if kind == "insert" and i1 < len(before):
-                rows.append((" ", before[i1]))
+        for group in _touching(edits):
+            first, last = group[0].place.span.line, max(edit.place.span.end_line for edit in group)
+            old = list(before[first : last + 1])
+            new = _edited(old, group, first)
+            for kind, i1, i2, j1, j2 in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+                if kind == "equal":
+                    continue
+                rows += [("-", line) for line in old[i1:i2]] + [("+", line) for line in new[j1:j2]]
+                if kind == "insert" and first + i1 < len(before):
+                    rows.append((" ", before[first + i1]))
         return rows
 
     # ------------------------------------------------------------------ the end of the report
@@ -295,11 +297,28 @@ def _has(finding: Finding, safety: Safety) -> bool:
     return any(fix.edits and fix.safety is safety for fix in finding.fixes)
 
 
-def _line_starts(lines: list[str]) -> list[int]:
-    starts = [0]
-    for line in lines:
-        starts.append(starts[-1] + len(line) + 1)
-    return starts
+def _touching(edits: list[Edit]) -> Iterator[list[Edit]]:
+    """Edits in order, those that share a line together."""
+    group: list[Edit] = []
+    for edit in sorted(edits, key=lambda each: each.place.span):
+        if group and edit.place.span.line > max(each.place.span.end_line for each in group):
+            yield group
+            group = []
+        group.append(edit)
+    if group:
+        yield group
+
+
+def _edited(lines: list[str], edits: list[Edit], first: int) -> list[str]:
+    """These lines, the first of which is number `first`, after edits."""
+    starts = list(accumulate((len(line) + 1 for line in lines), initial=0))
+    text = "\n".join(lines)
+    for edit in reversed(edits):
+        span = edit.place.span
+        start = starts[span.line - first] + span.column
+        end = starts[span.end_line - first] + span.end_column
+        text = text[:start] + edit.text.replace("\r\n", "\n") + text[end:]
+    return text.split("\n")
 
 
 def _indentation(line: str) -> int:

@@ -103,6 +103,9 @@ def yield_from(m: Machine, node: nd.YieldFrom) -> va.Value:
 
 # --------------------------------------------------------------------------- containers
 
+# Texts and lists that a program doubles again and again would fill the memory: each of them is kept.
+_LONGEST_TEXT, _MOST_SPREAD = 4096, 256
+
 
 def items_of(m: Machine, elements: tuple[nd.Expr, ...]) -> list[va.Value]:
     out: list[va.Value] = []
@@ -113,6 +116,8 @@ def items_of(m: Machine, elements: tuple[nd.Expr, ...]) -> list[va.Value]:
                 out.append(value)
                 continue
             out.extend(m.items(value) if isinstance(value, va.Obj) and m.items(value) else (va.UNKNOWN,))
+            if len(out) > _MOST_SPREAD:
+                del out[:-12]
         else:
             out.append(m.eval(element))
     return out
@@ -490,6 +495,8 @@ def _operate_constants(op: str, left: va.Const, right: va.Const) -> va.Value:
             return va.Const(None, left.value % (WITNESS if folded else divisor), va.Counter(divisor, folded))
         value = constants.binary(op, left.value, right.value)
     except (constants.TooLarge, TypeError, ValueError, ArithmeticError):
+        return va.UNKNOWN
+    if isinstance(value, (str, bytes)) and len(value) > _LONGEST_TEXT:
         return va.UNKNOWN
     return va.Const(None, value, va.Counter(last=_last_after(op, left, right)) if counter else None)
 

@@ -22,6 +22,7 @@ from torchwise_analysis.source import nodes as nd
 _WHILE_TURNS = 2
 # Paths that are joined in one go.
 _MOST_AT_ONCE = 16
+_MOST_DECORATORS = 64
 
 
 def placed(m: Machine, node: nd.Placed) -> None:
@@ -103,6 +104,8 @@ def return_(m: Machine, node: nd.Return) -> None:
     frame.exits.append((value, m.state.changes(frame.mark)))
     if len(m.frames) == 2:  # the entry itself returns
         m.returned = m.place(node)
+    if len(m.loops) > len(frame.loops):
+        m.emit(ev.LoopLeft, node)
     m.alive = False
 
 
@@ -139,6 +142,8 @@ def delete(m: Machine, node: nd.Delete) -> None:
 def break_(m: Machine, node: nd.Break) -> None:
     frame = m.frames[-1]
     frame.breaks.append(m.state.changes(frame.loop_mark))
+    if m.loops:
+        m.emit(ev.LoopLeft, node)
     m.alive = False
 
 
@@ -607,7 +612,7 @@ def decorated(m: Machine, function: va.Function) -> va.Value:
     node = function.node
     assert isinstance(node, nd.FunctionDef)
     value = function
-    for decorator in reversed(node.decorators):
+    for decorator in reversed(node.decorators[-_MOST_DECORATORS:]):
         if isinstance(decorator, nd.Attribute) and decorator.attr in ("setter", "deleter", "getter"):
             value = replace(value, marks=value.marks | {f"{decorator.attr}:{node.name}"})
             continue
