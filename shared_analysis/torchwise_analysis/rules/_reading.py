@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from torchwise_analysis.findings import Confidence, Evidence, Place
 from torchwise_analysis.interp.abstract.events import Event, Forward, Guard
-from torchwise_analysis.interp.abstract.loops import Loop, LoopKind, LoopPath
+from torchwise_analysis.interp.abstract.loops import Loop, LoopKind
 from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.interp.abstract.values import Link, Obj, Origin, beliefs
 from torchwise_analysis.policy import one_weaker
@@ -88,37 +88,40 @@ def happens_each_turn(trace: Trace, event: Event, depth: int = -1) -> bool:
     """Does the event happen in every turn of the loop `event.loops[depth]` in which an optimizer steps?
 
     A counter that is known decides tests by itself, and a flag that a function tests twice is fixed for a run
-    of it: so the event is to be seen in each turn of each run in which a step is.
+    of it: so the event is to be seen in each of the first turns and in each run in which a step is.
     """
     depth %= len(event.loops)
     if turn_tests(event, depth):
         return False
-    stepping = trace.once("turns of steps", lambda: _turns_of_steps(trace)).get(
-        event.loops[depth].loop.place, ()
-    )
-    own = trace.once(f"turns of {type(event).__name__}", lambda: _turns(trace.of(type(event))))
-    return all(
-        any(_agree(world, one) for one in own.get((event.place, turns), ())) for turns, world in stepping
-    )
+    loop = event.loops[depth].loop.place
+    turns, worlds = trace.once("turns of updates", lambda: _turns(trace.updates)).get(loop, (set(), set()))
+    own = trace.once(f"turns of {type(event).__name__}", lambda: _turns_by_place(trace.of(type(event))))
+    mine, my_worlds = own[event.place, loop]
+    return turns <= mine and all(any(_agree(world, one) for one in my_worlds) for world in worlds)
 
 
 World: TypeAlias = "tuple[tuple[str, bool], ...]"
+Turns: TypeAlias = "tuple[set[int], set[World]]"
 
 
-def _turns_of_steps(trace: Trace) -> dict[Place, set[tuple[LoopPath, World]]]:
-    found: dict[Place, set[tuple[LoopPath, World]]] = {}
-    for one in trace.updates:
-        for n, turn in enumerate(one.loops, start=1):
-            found.setdefault(turn.loop.place, set()).add((one.loops[:n], one.scene.world))
-    return found
-
-
-def _turns(events: Iterable[Event]) -> dict[tuple[Place, LoopPath], set[World]]:
-    found: dict[tuple[Place, LoopPath], set[World]] = {}
+def _turns(events: Iterable[Event]) -> dict[Place, Turns]:
+    """In which turns of each loop, counted from 0, and with which flags the events happen."""
+    found: dict[Place, Turns] = {}
     for one in events:
-        for n in range(1, len(one.loops) + 1):
-            found.setdefault((one.place, one.loops[:n]), set()).add(one.scene.world)
+        for turn in one.loops:
+            turns, worlds = found.setdefault(turn.loop.place, (set(), set()))
+            turns.add(turn.iteration)
+            worlds.add(one.scene.world)
     return found
+
+
+def _turns_by_place(events: Iterable[Event]) -> dict[tuple[Place, Place], Turns]:
+    by_place: dict[Place, list[Event]] = {}
+    for one in events:
+        by_place.setdefault(one.place, []).append(one)
+    return {
+        (place, loop): turns for place, there in by_place.items() for loop, turns in _turns(there).items()
+    }
 
 
 def _agree(one: World, other: World) -> bool:

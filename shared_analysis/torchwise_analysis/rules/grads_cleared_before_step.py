@@ -275,7 +275,7 @@ def _wiped_before(
 ) -> Backward | None:
     """The backward whose gradients this step should have used and `clear` took away."""
     lost = frozenset[Place]().union(*(atom.lost for atom in one.before))
-    if any(atom.applied or atom.divided or not atom.lost for atom in one.before):
+    if any(atom.applied or atom.replaced or not atom.lost for atom in one.before):
         return None
     if not any(atom.sites for atom in one.before):
         site = min(lost, key=lambda place: (place.path, place.span))
@@ -283,21 +283,27 @@ def _wiped_before(
         return found[-1] if found else None
     if len(clear.loops) < len(one.loops):
         return None  # the tail of an epoch is another fault
-    if any(guard.taken and (guard.symbol or "").endswith(" == 1") for guard in clear.scene.guards):
-        return None  # cleared where a window holds one micro-batch: its loop has one turn then
+    # cleared where a window holds one micro-batch: its loop, the outermost beside the step, has one turn then
+    is_single = any(guard.taken and (guard.symbol or "").endswith(" == 1") for guard in clear.scene.guards)
+    within = len(one.loops) + 1 if is_single else 0
     for site in sorted(lost, key=lambda place: (place.path, place.span)):
         if not all(site in {place for place, _ in atom.sites} for atom in one.before):
             continue
         runs = backwards.get((one.optimizer.id, site), ())
         wiped = [b for b in runs if b.order < clear.order]
         kept = [b for b in runs if clear.order < b.order < one.order]
-        if wiped and kept and _is_next_turn(wiped[-1], kept[0]):
+        if wiped and kept and _is_next_turn(wiped[-1], kept[0], within):
             return wiped[-1]
     return None
 
 
-def _is_next_turn(wiped: Backward, kept: Backward) -> bool:
-    """The same backward by the same callers in another iteration: not a helper that two losses share."""
+def _is_next_turn(wiped: Backward, kept: Backward, within: int) -> bool:
+    """The same backward by the same callers in another iteration: not a helper that two losses share.
+
+    `within`: in how many of the outer loops it has to be the same turn.
+    """
+    if wiped.loops[:within] != kept.loops[:within]:
+        return False
     return wiped.calls == kept.calls and wiped.loops != kept.loops
 
 

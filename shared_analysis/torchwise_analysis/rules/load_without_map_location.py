@@ -195,7 +195,7 @@ def _found(trace: Trace) -> Iterator[Hit]:
 
 def _chooses_ranks(guard: Guard) -> bool:
     """A test of the rank, or of a device that may not be given (`args.gpu is None`)."""
-    about_device = any(word in (guard.symbol or "") for word in ("gpu", "device", "rank", "dist"))
+    about_device = any(word in (guard.symbol or "") for word in ("gpu", "device", "rank"))
     return guard.kind in ("rank", "handler") or (guard.kind in ("none", "flag") and about_device)
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from torchwise_analysis.findings import Confidence, Evidence, Fix, Safety, Severity
+from torchwise_analysis.findings import Confidence, Evidence, Fix, Place, Safety, Severity
 from torchwise_analysis.fixes import SourceFile
-from torchwise_analysis.interp.abstract.events import Collective, Guard
+from torchwise_analysis.interp.abstract.events import Collective, Event, Forward, Guard, LoopLeft
 from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.interp.abstract.values import Const
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
-from torchwise_analysis.rules._processes import in_file, rank_tests, said_of_ranks
+from torchwise_analysis.rules._processes import SHARDED, can_meet, in_file, rank_tests, said_of_ranks
 from torchwise_analysis.rules._reading import distinct, doubt
 
 WRONG = """
@@ -41,7 +41,7 @@ RULE = Rule(
     name="rank-divergent-collective",
     category=Category.DISTRIBUTED,
     severity=Severity.ERROR,
-    claim="A collective call stands where only some ranks come.",
+    claim="A collective call stands where only some ranks come, or some ranks leave a loop of such calls.",
     cost=(
         "A collective returns when every rank of the group has called it. The ranks that call it alone wait "
         "until the watchdog kills the job, by default after ten minutes with NCCL and half an hour with "
@@ -56,6 +56,7 @@ RULE = Rule(
         "the call names a group of its own",
         "the test comes out the same on every rank: the number of ranks, whether there is a group at all",
         "calls that only some ranks have to make (send, receive, RPC)",
+        "the other ranks leave the loop too, on the other side of the test or for the same reason",
     ),
     grading=(
         "Always an error. Certain for `torch.distributed` under a test of the rank; likely for calls of a "
@@ -105,6 +106,42 @@ def finish(model, path):
         accelerator.save_model(model, path)
         accelerator.wait_for_everyone()
         ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ rank-divergent-collective error likely
+""",
+        ),
+        Example(
+            "The first rank stops early, the others go on",
+            """
+import torch.distributed as dist
+
+
+def train(loader, learn, stopper):
+    for x, y in loader:
+        loss = learn(x, y)
+        dist.all_reduce(loss)
+        if dist.get_rank() == 0:
+            stopper.see(loss)
+            if stopper.has_enough():
+                break
+                ^^^^^ rank-divergent-collective error certain
+""",
+        ),
+        Example(
+            "All stop together",
+            """
+import torch
+import torch.distributed as dist
+
+
+def train(loader, learn, stopper):
+    stop = torch.zeros(1, device="cuda")
+    for x, y in loader:
+        loss = learn(x, y)
+        dist.all_reduce(loss)
+        if dist.get_rank() == 0:
+            stop.fill_(float(stopper.has_enough(loss)))
+        dist.broadcast(stop, src=0)
+        if stop.item():
+            break
 """,
         ),
         Example(
@@ -195,6 +232,74 @@ def _found(trace: Trace) -> Iterator[Hit]:
         partners = (other for other, theirs in found if _pairs(event, tests, other, theirs))
         if next(partners, None) is None:
             yield _hit(trace, event, tests[-1])
+    yield from _left(trace)
+
+
+def _left(trace: Trace) -> Iterator[Hit]:
+    """Ranks that leave a loop in which the others go on to meet."""
+    exits = trace.of(LoopLeft)
+    met: dict[Place, list[Collective | Forward]] = {}
+    for event in trace.of_any(Collective, Forward):
+        if _is_met_by_all(event):
+            for turn in event.loops:
+                met.setdefault(turn.loop.place, []).append(event)
+    said: set[Place] = set()
+    for one in exits:
+        tests = [test for test in rank_tests(one) if test.loops >= len(one.loops)]
+        loop = one.loops[-1].loop.place
+        if not tests or loop in said or any(_goes_along(one, tests, other) for other in exits):
+            continue
+        partner = next((event for event in met.get(loop, ()) if can_meet(one, event)), None)
+        if partner is not None:
+            said.add(loop)
+            yield _hit_of_exit(trace, one, tests[-1], partner)
+
+
+def _is_met_by_all(event: Collective | Forward) -> bool:
+    if _parting(event):
+        return False
+    if isinstance(event, Forward):
+        return event.wrapped in SHARDED and True in event.grad
+    return _is_known(event) and _is_for_all(event)
+
+
+def _parting(event: Event) -> list[Guard]:
+    """The tests of the rank around an event; one that some ranks left the loop at is behind them all."""
+    return [test for test in rank_tests(event) if not test.ends]
+
+
+def _goes_along(one: LoopLeft, tests: list[Guard], other: LoopLeft) -> bool:
+    """Do the other ranks leave the loop as well, on the other side of the test or for the same reason?"""
+    if other is one or other.loops[-1].loop.place != one.loops[-1].loop.place:
+        return False
+    theirs = _parting(other)
+    if theirs:
+        return any(
+            test.place == their.place and test.taken != their.taken for test in tests for their in theirs
+        )
+    own, last = one.scene.guards[-1], other.scene.guards[-1:]
+    return not last or (last[0].kind, last[0].symbol, last[0].test) == (own.kind, own.symbol, own.test)
+
+
+def _hit_of_exit(trace: Trace, one: LoopLeft, test: Guard, partner: Collective | Forward) -> Hit:
+    is_forward = isinstance(partner, Forward)
+    what = "pass" if isinstance(partner, Forward) else f"`{partner.name.rpartition('.')[2]}`"
+    return Hit(
+        in_file(trace, one),
+        Severity.ERROR,
+        Confidence.LIKELY if is_forward else Confidence.CERTAIN,
+        f"only some ranks leave the loop here, the others wait for them in its next {what}: the job hangs. "
+        "Share the decision first, so that all leave together."
+        + doubt((is_forward, "whether the others leave in another way is not seen")),
+        distinct(
+            (
+                Evidence(test.place, "the ranks part at this test"),
+                Evidence(one.place, "those on one side leave the loop"),
+                Evidence(partner.place, "the others come here again and wait"),
+            )
+        ),
+        frozenset({("collective", partner.place)}),
+    )
 
 
 def _is_known(event: Collective) -> bool:

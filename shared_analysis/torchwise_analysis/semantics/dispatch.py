@@ -985,7 +985,8 @@ def _guarded_in_loop(m: Machine) -> bool:
 def _taint_gradients(m: Machine, roots: frozenset[int]) -> None:
     for optimizer in m.reached_optimizers(roots):
         m.state.set(
-            ("grad", optimizer.id), frozenset(replace(a, divided=True) for a in m.gradients(optimizer))
+            ("grad", optimizer.id),
+            frozenset(replace(a, divided=True, replaced=True) for a in m.gradients(optimizer)),
         )
 
 

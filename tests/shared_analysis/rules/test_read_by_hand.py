@@ -437,3 +437,170 @@ def test_an_optimizer_that_went_through_a_dictionary() -> None:
             fabric.clip_gradients(model, optimizer, max_norm=1.0)  # here
     """
     check("clip-order", text)
+
+
+def test_what_a_function_that_was_not_run_gave_may_be_no_tensor() -> None:
+    text = """
+    import torch
+    from torch import nn
+
+    model = nn.Linear(3, 3).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+    def is_sparse(x):
+        return x.layout == torch.sparse_coo
+
+
+    def train(loader, args):
+        for x, y in loader:
+            out = model(x.cuda())
+            for n in range(len(y)):
+                if is_sparse(out):
+                    print(n)
+                if out[n] > 3:  # here
+                    print(n)
+            optimizer.zero_grad()
+            out.sum().backward()
+            optimizer.step()
+    """
+    check("sync-in-hot-loop", text)
+
+
+@pytest.mark.parametrize("flag", ["multiprocessing_distributed", "spawn", "dist_eval"])
+def test_a_flag_that_starts_processes_chooses_none_of_them(flag: str) -> None:
+    text = """
+    import argparse
+    import torch
+    import torch.distributed as dist
+    import torch.multiprocessing as mp
+    from torch import nn
+
+
+    def main():
+        args = argparse.ArgumentParser().parse_args()
+        if args.FLAG:
+            mp.spawn(worker, nprocs=4, args=(4, args))
+        else:
+            worker(0, 4, args)
+
+
+    def worker(gpu, count, args):
+        dist.init_process_group("nccl", world_size=count, rank=gpu)
+        model = nn.Linear(3, 3)
+        model = nn.parallel.DistributedDataParallel(model.cuda(gpu), device_ids=[gpu])
+        if args.weights:
+            model.load_state_dict(torch.load(args.weights))  # here
+        if dist.get_rank() == 0:
+            model.load_state_dict(torch.load(args.start))
+
+
+    if __name__ == "__main__":
+        main()
+    """
+    check("load-without-map-location", text.replace("FLAG", flag))
+
+
+LEAVES = """
+import torch
+import torch.distributed as dist
+from torch import nn
+
+dist.init_process_group("nccl")
+model = nn.parallel.DistributedDataParallel(nn.Linear(3, 3).cuda())
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+class Trainer:
+    def __init__(self, stopper, gpu_rank=1):
+        self.stopper, self.gpu_rank = stopper, gpu_rank
+
+    def train(self, loader, most, stop):
+        for step, (x, y) in enumerate(loader):
+            {collective}
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+            {exit}
+            if most > 0 and step >= most:
+                break
+"""
+
+
+@pytest.mark.parametrize("collective", ["pass", "dist.all_reduce(x)", "dist.barrier()"])
+@pytest.mark.parametrize(
+    ("left", "hangs"),
+    [
+        ("if dist.get_rank() == 0 and self.stopper.stops():\n                break", True),
+        (
+            "if self.gpu_rank <= 0:\n                if self.stopper.stops():\n                    return",
+            True,
+        ),
+        ("if dist.get_rank() != 0:\n                break", True),
+        ("if self.stopper.stops():\n                break", False),
+        (
+            "if dist.get_rank() == 0:\n                if self.stopper.stops():\n                    break\n"
+            "            else:\n                if stop.item():\n                    break",
+            False,
+        ),
+        ("if dist.get_rank() == 0:\n                if step >= most:\n                    break", False),
+        ("if dist.get_world_size() == 1:\n                break", False),
+        ("if dist.get_rank() == 0:\n                for n in stop:\n                    break", False),
+    ],
+)
+def test_ranks_that_leave_a_loop_by_themselves(collective: str, left: str, hangs: bool) -> None:
+    text = LEAVES.format(collective=collective, exit=left)
+    assert bool(lines_of("rank-divergent-collective", text)) is hangs
+
+
+CHUNKED = """
+import torch
+import torch.distributed as dist
+from torch import nn
+
+model = nn.Linear(3, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def learn(batches, chunk, window, kept):
+    if window > 1:
+        optimizer.zero_grad()
+    for batch in batches:
+        {loop}
+            if window {test}:
+                optimizer.zero_grad(){mark}
+            nn.functional.cross_entropy(model(batch[:, j : j + chunk]), batch).backward()
+    for p in model.parameters():
+        {by_hand}
+    optimizer.step()
+
+
+def train(loader, chunk, window, kept):
+    for batches in loader:
+        learn(batches, chunk, window, kept)
+"""
+
+
+@pytest.mark.parametrize("test", ["== 1", "< 2"])
+@pytest.mark.parametrize(
+    ("by_hand", "is_new"),
+    [
+        ("pass", False),
+        ("p.grad.div_(4)", False),
+        ("p.grad.mul_(0.25)", False),
+        ("p.grad.copy_(kept)", True),
+        ("p.grad = kept", True),
+        ("p.grad.add_(kept)", True),
+    ],
+)
+def test_gradients_of_chunks_cleared_in_a_window_of_one(test: str, by_hand: str, is_new: bool) -> None:
+    loop = "for j in range(0, batch.size(1) - 1, chunk):"
+    text = CHUNKED.format(loop=loop, test=test, by_hand=by_hand, mark="" if is_new else "  # here")
+    check("grads-cleared-before-step", text)
+
+
+def test_a_window_of_one_has_one_turn() -> None:
+    check(
+        "grads-cleared-before-step",
+        CHUNKED.format(loop="for j in [0]:", test="== 1", by_hand="pass", mark=""),
+    )

@@ -361,14 +361,14 @@ def call_function(
         recursion = sum(1 for f in m.frames if f.function is not None and f.function.key == function.key)
         if recursion > 0:
             m.count("cut")
-            return m.attach(None, arguments, None) if m.all_tensors(arguments) else va.UNKNOWN
+            return _not_run(m, arguments) if m.all_tensors(arguments) else va.UNKNOWN
     if len(m.frames) > m.limits.depth:
         m.count("cut")
-        return m.attach(None, arguments, None) if m.all_tensors(arguments) else va.UNKNOWN
+        return _not_run(m, arguments) if m.all_tensors(arguments) else va.UNKNOWN
     if not entry and node is not None and _cannot_matter(m, function, arguments):
         m.count("skipped")
         if m.all_tensors(arguments):
-            return m.attach(None, arguments, None)
+            return _not_run(m, arguments)
         return va.unknown(None, taint=m.taint(*arguments))
     scopes = m.scopes
     for context in function.wraps:
@@ -380,6 +380,11 @@ def call_function(
         return _run_function(m, function, arguments, node)
 
     return _budgeted(m, function, arguments, node, lambda: m.with_scopes(scopes, body))
+
+
+def _not_run(m: Machine, arguments: va.Arguments, pass_: int | None = None) -> va.Tensor:
+    given = m.attach(pass_, arguments, None)
+    return replace(given, taint=given.taint | {va.SKIPPED})
 
 
 _ANNOTATED_DEPTH = 4  # frames; parts of parts of an argument matter little
@@ -431,12 +436,12 @@ def _budgeted(
 def _given_up(m: Machine, function: va.Function, arguments: va.Arguments, node: nd.Node) -> va.Value:
     m.count("cut")
     if m.forward is not None:  # a layer like any other
-        return m.attach(m.forward[1], arguments, None)
+        return _not_run(m, arguments, m.forward[1])
     for value in arguments:
         m.escape(value, node, function.name)
     if function.self is not None:
         m.escape(function.self, node, function.name)
-    return m.attach(None, arguments, None) if m.all_tensors(arguments) else va.UNKNOWN
+    return _not_run(m, arguments) if m.all_tensors(arguments) else va.UNKNOWN
 
 
 def _generator(m: Machine, function: va.Function, arguments: va.Arguments, node: nd.Node | None) -> va.Value:

@@ -83,7 +83,7 @@ def _test(m: Machine, node: nd.Expr, decide: bool, polarity: bool) -> tuple[bool
         if kind in ("value", "flag") and _is_carried(m, node):
             kind = "periodic"
         tests.append((node, kind, symbol, polarity, _parts_ranks(m, value, node), _how_tested(value, node)))
-    if isinstance(value, va.Tensor):
+    if isinstance(value, va.Tensor) and va.SKIPPED not in value.taint:
         m.library.host_sync(m, value, node, "if")
     if known is None and decide:
         known = _decide(m, value, node)

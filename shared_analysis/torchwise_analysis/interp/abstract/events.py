@@ -606,6 +606,11 @@ class LoopBounded(Event):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class LoopLeft(Event):
+    """The loop in which `scene.loops` ends is left by `break` or `return`."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class FunctionEntered(Event):
     """A function of the project is run."""
 

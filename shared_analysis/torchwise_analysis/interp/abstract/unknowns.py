@@ -41,7 +41,8 @@ OPTIMIZER_ATTRIBUTES = frozenset(
         "eval",
     ]
 )
-RANKS = frozenset(["rank", "local_rank", "global_rank", "world_size", "world", "gpu_id"])
+RANKS = frozenset(["rank", "local_rank", "global_rank", "world_size", "world", "gpu_id", "gpu_rank"])
+_SURE_RANKS = RANKS - {"rank", "world", "gpu_id"}  # a `rank=8` is one of matrices
 _PLAIN = frozenset(["int", "float", "str", "bool", "bytes"])
 
 
@@ -54,9 +55,11 @@ def entry_argument(
     if old is not None:
         _again(m, old)
         return old
-    if isinstance(default, va.Const) and default.value is not None and not isinstance(default.value, bool):
+    if param.name in _SURE_RANKS:
+        value: va.Value = rank(param.name, param.name)
+    elif isinstance(default, va.Const) and default.value is not None and not isinstance(default.value, bool):
         # numbers and texts may keep their default only as an identity
-        value: va.Value = va.unknown(param.name)
+        value = va.unknown(param.name)
     elif isinstance(default, (va.Function, va.Library, va.Class)):
         value = default
     elif isinstance(default, va.Const) and isinstance(default.value, bool):

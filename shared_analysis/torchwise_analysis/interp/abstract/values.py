@@ -150,6 +150,7 @@ class Cut(NamedTuple):
 PART = "part:"  # taint of a part of what an unseen call gave, with its pass and its number or name
 
 
+SKIPPED = "skipped"  # taint of what a function gave that was not run: a tensor, as far as is known
 OF_PARAMETERS = "of parameters"  # taint of what an unseen call made of the parameters of a module
 
 
@@ -505,7 +506,7 @@ class Atom:
 
     applied: a step has already used what they hold. sites: backwards since the last clear, each with 1
     or 2 (many) runs. scaled: still multiplied by a GradScaler. lost: backwards that a clear wiped
-    before any step. divided: their `.grad` was scaled by hand.
+    before any step. divided: their `.grad` was changed by hand, or, when it was `replaced`, given new values.
     """
 
     applied: bool = False
@@ -513,6 +514,7 @@ class Atom:
     scaled: bool = False
     lost: frozenset[Place] = frozenset()
     divided: bool = False
+    replaced: bool = False
 
 
 CLEAN: frozenset[Atom] = frozenset([Atom()])
