@@ -55,6 +55,8 @@ def read_plan(it: Interpreter, measured: list[Measured]) -> dict[str, PlanField]
         plan["checkpointing"] = PlanField(True, Source.READ, met["checkpointing"][1])
     elif training is not None:
         plan["checkpointing"] = PlanField(False, Source.READ)
+    if "quantisation" in met:
+        plan["quantisation"] = PlanField(str(met["quantisation"][0]), Source.READ, met["quantisation"][1])
     for name, field in plan.items():
         others = _said_otherwise(it, name, field)
         if others and not field.why:

@@ -12,6 +12,7 @@ from tests.shared_analysis.concrete.measuring import measured
 from torchwise_analysis.names.project import Project
 from torchwise_analysis.plan import EstimateReport, EstimateRequest, estimate_module
 from torchwise_analysis.source import lower_text
+from torchwise_memory.workload import Workload, run
 
 DATA = Path(__file__).parent / "data" / "adapters.jsonl"
 ROWS: list[dict[str, Any]] = [json.loads(line) for line in DATA.read_text(encoding="utf-8").splitlines()]
@@ -64,5 +65,72 @@ def test_other_ways_of_adapting_stop_by_name(options: str, words: str) -> None:
         "n_embd=256, n_layer=2, n_head=4",
     )
     report = estimate(script)
+    assert not report.estimates
+    assert words in report.unanswered[0].message
+
+
+QLORA = """
+import torch
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
+
+packing = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_compute_dtype=torch.bfloat16)
+model = AutoModelForCausalLM.from_pretrained(
+    "HuggingFaceTB/SmolLM2-360M", quantization_config=packing, torch_dtype=torch.bfloat16
+)
+model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
+model = get_peft_model(model, LoraConfig(r=16, target_modules="all-linear", task_type="CAUSAL_LM"))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+ids = torch.randint(0, 1000, (4, 512), device="cuda")
+for step in range(3):
+    optimizer.zero_grad()
+    model(input_ids=ids, labels=ids).loss.backward()
+    optimizer.step()
+"""
+
+
+def test_packed_weights_of_a_script_are_those_of_a_description() -> None:
+    report = estimate(QLORA)
+    assert not report.unanswered, report.unanswered
+    found = report.estimates[0]
+    described = run(
+        Workload(
+            model="smollm2-360m",
+            micro_batch=4,
+            seq_len=512,
+            weights="bf16",
+            quantisation="bnb nf4",
+            peft={"method": "LoRA", "rank": 16, "targets": ["all-linear"]},
+            checkpointing="false",
+            framework="transformers",
+        ),
+        calibrated=False,
+    )
+    assert found.parameters == described.parameters
+    assert found.trainable_parameters == described.trainable
+    assert found.plan["quantisation"].value == "4 bits"
+    assert found.peak.allocated is not None and described.peak.allocated is not None
+    # its low end: no dropout
+    assert found.peak.allocated.point == pytest.approx(described.peak.allocated.low, rel=0.01)
+
+
+def test_the_norm_of_dora_unpacks_weights() -> None:
+    plain, dora = (
+        estimate(QLORA.replace("r=16", f"r=16, use_dora={flag}")).estimates[0] for flag in (False, True)
+    )
+    assert plain.peak.allocated is not None and dora.peak.allocated is not None
+    assert dora.peak.allocated.point > plain.peak.allocated.point
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("HuggingFaceTB/SmolLM2-360M", "gpt2", "no torch.nn.Linear layers"),
+        ("BitsAndBytesConfig", "GPTQConfig", "quantised"),
+        ("load_in_4bit=True", "load_in_8bit=True, llm_int8_enable_fp32_cpu_offload=True", "host"),
+    ],
+)
+def test_other_packing_stops_by_name(old: str, new: str, words: str) -> None:
+    report = estimate(QLORA.replace(old, new))
     assert not report.estimates
     assert words in report.unanswered[0].message

@@ -47,6 +47,7 @@ from torchwise_analysis.interp.concrete.values import (
 from torchwise_analysis.source import nodes
 from torchwise_memory.classes import CLASSES
 from torchwise_memory.families.base import Config, ModelOutput
+from torchwise_memory.families.packed import PackedLinear
 from torchwise_memory.library import FUNCTIONS, METHODS, TENSOR_ATTRIBUTES
 from torchwise_memory.modules import base
 from torchwise_memory.modules.base import Module
@@ -478,7 +479,7 @@ class Library:
             name = " + ".join(f"{count} x {one}" if count > 1 else one for one, count in names.items())
             origin = next((place for ref, place in self.models if ref() is trained[0]), origin)
         return Counted(
-            sum(whole_numel(p) for p in parameters.values()),
+            sum(whole_numel(p) for p in parameters.values()) + _packed_away(models),
             sum(whole_numel(p) for p in parameters.values() if p.requires_grad),
             str(name),
             origin,
@@ -1316,6 +1317,12 @@ def _unknown_in(value: Value) -> Unknown | None:
 
 def _has_parameters(module: Module) -> bool:
     return any(True for _ in module.walk_parameters())
+
+
+def _packed_away(models: list[Module]) -> int:
+    """By how many the weights of quantised layers are more than the bytes that hold them."""
+    layers = {id(m): m for model in models for _, m in model.walk() if isinstance(m, PackedLinear)}
+    return sum(layer.rows * layer.columns - layer.tensor("weight").numel for layer in layers.values())
 
 
 def _unwrapped(library: Library, module: Module) -> Module:

@@ -44,8 +44,10 @@ from torchwise_analysis.interp.concrete.values import (
 )
 from torchwise_memory import families, presets
 from torchwise_memory.families.base import Config, DynamicCache, PreTrainedModel
+from torchwise_memory.families.packed import pack
+from torchwise_memory.families.projections import Quantised
 from torchwise_memory.modules.base import Module
-from torchwise_memory.runtime.dtypes import DTYPES, DType
+from torchwise_memory.runtime.dtypes import DTYPES, DType, float16, float32
 from torchwise_memory.runtime.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -80,6 +82,8 @@ DECORATOR_MODULES = frozenset(
 )
 
 # Fields of `config.json` that say how a checkpoint was stored, not what it is.
+# Options of loading that say how weights are packed.
+_PACKING = ("quantization_config", "load_in_4bit", "load_in_8bit")
 _NO_FIELDS = ("architectures", "transformers_version", "torch_dtype", "dtype", "_name_or_path", "auto_map")
 _MAX_CONFIG_BYTES = 1 << 20
 # Model types whose published checkpoints hold float32.
@@ -352,13 +356,14 @@ class Transformers:
 
     def pretrained(self, auto: str, name: Value, options: Keywords) -> Value:
         """`AutoModel...from_pretrained(name, **options)`."""
-        refuse_quantised(self.it, options)
+        packing = {key: options.pop(key) for key in _PACKING if key in options}
         config = options.pop("config", None) or self.preset(name, _fields_only(options))
         given = options.pop("dtype", options.pop("torch_dtype", None))
         options["dtype"] = self.stored_dtype(config, given)
         place = options.pop("device_map", None)
         model = self.build(auto, config, options)
-        if place is not None and place != "cpu":
+        packed = pack_weights(self.it, model, packing)
+        if packed or (place is not None and place != "cpu"):
             self.it.call(self.it.get_attribute(model, "to"), ["cuda"], {})
         return model
 
@@ -441,11 +446,42 @@ def _family_cache(it: Interpreter, args: list[Value], keywords: Keywords) -> Val
     return cache
 
 
-def refuse_quantised(it: Interpreter, options: Keywords) -> None:
-    """Quantised weights are not followed: a model in full precision would be another answer."""
+def packing_of(it: Interpreter, options: Keywords) -> tuple[Quantised, DType, frozenset[str]] | None:
+    """How weights are packed while they are loaded, the type of products, the layers that stay as they are.
+
+    None: not at all. Stops for what is not followed: a model in full precision would be another answer.
+    """
     given = options.get("quantization_config")
-    if given is not None or options.get("load_in_4bit") is True or options.get("load_in_8bit") is True:
+    if given is None and not any(options.get(f"load_in_{bits}bit") is True for bits in (4, 8)):
+        return None
+
+    def option(name: str) -> Value:
+        return options.get(name) if given is None else it.find_attribute(given, name)
+
+    if given is not None and not (isinstance(given, Instance) and given.cls.name == "BitsAndBytesConfig"):
         raise Stopped("weights that are quantised while they are loaded are not followed", it.origin())
+    kept = option("llm_int8_skip_modules")
+    names = frozenset(text.text_of(it, name) for name in it.iterate(kept)) if isinstance(kept, list) else ()
+    if option("load_in_8bit") is True:
+        return Quantised(8, 1, 0, dequantises=False, row_scales=True), float16, frozenset(names)
+    if option("load_in_4bit") is not True:
+        return None
+    double = option("bnb_4bit_use_double_quant") is True
+    compute = dtype_of(option("bnb_4bit_compute_dtype")) or float32
+    return Quantised(4, 64, 1.016 if double else 4), compute, frozenset(names)
+
+
+def pack_weights(it: Interpreter, model: Value, options: Keywords) -> bool:
+    """Packs the weights of a model that was loaded so; whether it did."""
+    packing = packing_of(it, options)
+    if packing is None:
+        return False
+    if not isinstance(model, Module):
+        raise Stopped("weights that are quantised while they are loaded are not followed", it.origin())
+    quantised, compute, kept = packing
+    it.library.met.setdefault("quantisation", (f"{quantised.bits} bits", it.origin()))
+    pack(it.world, model, quantised, compute, kept)
+    return True
 
 
 def _published(it: Interpreter, name: str) -> Keywords:
@@ -527,7 +563,7 @@ def helpers(it: Interpreter) -> dict[str, Value]:
         "__built__": Builtin("__built__", _built),
         "__preset__": Builtin("__preset__", _preset),
         "__stored_dtype__": Builtin("__stored_dtype__", _stored_dtype),
-        "__refuse_quantised__": Builtin("__refuse_quantised__", _refuse_quantised),
+        "__pack__": Builtin("__pack__", _pack),
         "__config_class__": Builtin("__config_class__", _config_class_of),
         "__annotated_class__": Builtin("__annotated_class__", _annotated_class),
         "__config_of_type__": Builtin("__config_of_type__", _config_of_type),
@@ -617,9 +653,8 @@ def _stored_dtype(it: Interpreter, args: list[Value], keywords: Keywords) -> Val
     return it.library.transformers.stored_dtype(args[0], args[1])
 
 
-def _refuse_quantised(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
-    refuse_quantised(it, it.as_keywords(args[0]))
-    return None
+def _pack(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    return pack_weights(it, args[0], it.as_keywords(args[1]))
 
 
 def _annotated_class(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
