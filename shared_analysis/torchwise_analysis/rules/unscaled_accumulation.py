@@ -95,6 +95,7 @@ RULE = Rule(
         "gradients are cleared between the backwards, so that nothing accumulates (several critics' "
         "steps, lazy regularisation)",
         "several different losses of one batch: they are meant to add up",
+        "the loss is handed in, and how it was made is not seen",
         "a framework divides (Accelerate, an engine, a Trainer), decided by the object whose backward runs",
     ),
     grading=(
@@ -527,6 +528,7 @@ def _is_plain(trace: Trace, backward: Backward, one: Step, runs: Sequence[Backwa
     loss = backward.loss
     if (
         loss is None
+        or loss.reduction is None  # how it was made is not seen: it may have been divided there
         or loss.reduction == "sum"
         or loss.divided
         or backward.divides
@@ -570,13 +572,10 @@ def _hit(trace: Trace, one: Step, backward: Backward) -> Hit:
     return Hit(
         backward.place,
         harm.severity,
-        weaker(harm.confidence, _confidence(one, backward)),
+        weaker(harm.confidence, _confidence(one)),
         f"the gradients of N micro-batches are summed before each step of {name} and nothing divides by "
         f"N: {harm.words}. Divide the loss by N."
-        + doubt(
-            (belief_in(one.optimizer) > 0, known_by(one.optimizer)),
-            (_is_handed_in(backward), "the loss is made elsewhere and may be divided there"),
-        ),
+        + doubt((belief_in(one.optimizer) > 0, known_by(one.optimizer))),
         (*_chain(trace, one, backward), *harm.links),
         frozenset({("window", backward.place)}),
         _Found(one, backward),
@@ -637,13 +636,8 @@ def _window_tests(one: Step) -> Iterator[Place]:
     return (guard.place for guard in one.scene.guards if guard.group in counted)
 
 
-def _confidence(one: Step, backward: Backward) -> Confidence:
-    return weaker(grade(min(belief_in(one.optimizer), 1)), grade(2 * _is_handed_in(backward)))
-
-
-def _is_handed_in(backward: Backward) -> bool:
-    """How the loss was made is not seen; it may have been divided there."""
-    return backward.loss is None or backward.loss.reduction is None
+def _confidence(one: Step) -> Confidence:
+    return grade(min(belief_in(one.optimizer), 1))
 
 
 def _chain(trace: Trace, one: Step, backward: Backward) -> tuple[Evidence, ...]:
