@@ -369,6 +369,8 @@ _KINDS: Mapping[str, Callable[[Fields], DecoderShape]] = MappingProxyType(
         "starcoder2": _starcoder2,
         "olmo": lambda c: _basic(c, norm="plain"),
         "olmo2": lambda c: _basic(c, only_after=True, qk_norm="all"),
+        "olmo3": lambda c: _basic(c, only_after=True, qk_norm="all"),
+        "smollm3": _basic,
         "cohere": _cohere,
     }
 )

@@ -67,8 +67,8 @@ def _by_key() -> dict[str, Preset]:
 
 #: Words that say how a model was tuned or stored, not how large it is.
 _TUNING = re.compile(
-    r"\b(instruct|chat|base|hf|it|pt|sft|dpo|fp16|bf16|fp32|4k|8k|16k|32k|128k|meta|nf4|4bit|8bit|bnb|gptq|awq"
-    r"|unsloth|tuned|v\d(\.\d)*)\b",
+    r"\b(instruct|chat|base|hf|it|pt|sft|dpo|fp16|bf16|fp32|4k|8k|16k|32k|128k|1m|meta|nf4|4bit|8bit|bnb|gptq|awq"
+    r"|unsloth|tuned|think|thinking|reasoning|coder|math|2\d{3}|1\d{3}|0\d{3}|v\d(\.\d)*)\b",
     re.IGNORECASE,
 )
 
