@@ -191,7 +191,7 @@ def _true_count(w: World, mask: Tensor) -> int:
     if known is not None:
         return len([value for value in known if value])
     if mask.storage.share is not None:
-        w.assume("a one-hot mask picks equal shares (experts get equally many tokens)")
+        w.assume("a mask picks its known share of elements (experts get equal shares of the tokens)")
         return ceil(mask.numel * mask.storage.share)
     w.assume("a mask picks every element (the number of true ones is not known)")
     return mask.numel

@@ -997,6 +997,10 @@ def _bitwise(name: str, value: Callable[[float, float], float], *dunder: str) ->
     def combine(w: World, input: Operand, other: Operand, *, out: None = None) -> Tensor:
         result = _binary(w, name, input, other)
         set_values(result, value, input, other)
+        if name == "bitwise_or" and isinstance(input, Tensor) and isinstance(other, Tensor):
+            first, second = input.storage.share, other.storage.share
+            if first is not None and second is not None:
+                result.storage.share = min(1.0, first + second)
         return result
 
     return operator(f"torch.{name}", method=(name, *dunder))(combine)

@@ -789,6 +789,10 @@ def _cat_values(result: Tensor, parts: list[Tensor], at: int) -> None:
     columns = [values_of(tensor) for tensor in parts]
     if at == 0 and all(column is not None for column in columns):
         store_values(result, [value for column in columns for value in column or ()])
+    shares = [tensor.storage.share for tensor in parts]
+    if result.numel and all(share is not None for share in shares):
+        true = sum(tensor.numel * (tensor.storage.share or 0.0) for tensor in parts)
+        result.storage.share = true / result.numel
 
 
 @operator("torch.stack")

@@ -244,3 +244,35 @@ def test_weights_are_tied_as_either_major_version_says(
         "result = sum(p.numel() for p in model.parameters())\n"
     )
     assert run(source, it).names["result"] == parameters
+
+
+DETECTION = """
+import torch
+from torchvision.models.detection._utils import BalancedPositiveNegativeSampler
+from torchvision.ops.boxes import batched_nms
+from torchvision.ops.roi_align import roi_align
+
+boxes = torch.rand(300, 4, device="cuda")
+kept = batched_nms(boxes, boxes[:, 0], boxes[:, 0], 0.5)[:200]
+positive, negative = BalancedPositiveNegativeSampler(64, 0.25)([torch.zeros(200), torch.zeros(40)])
+chosen = [torch.where(a | b)[0] for a, b in zip(positive, negative)]
+trained = torch.where(torch.cat(positive, dim=0))[0]
+features = torch.zeros(2, 8, 50, 50, device="cuda", requires_grad=True)
+pooled = roi_align(features, [boxes[:64], boxes[:40]], 7, 0.25)
+pooled.sum().backward()
+result = (len(kept), [len(c) for c in chosen], len(trained), tuple(pooled.shape), tuple(features.grad.shape))
+"""
+
+
+def test_numbers_of_detections_are_bounded(tmp_path: Path) -> None:
+    package = tmp_path / "site" / "torchvision"
+    for name in ("__init__", "ops/__init__", "ops/boxes", "ops/roi_align", "models/__init__"):
+        (package / name).parent.mkdir(parents=True, exist_ok=True)
+        (package / f"{name}.py").write_text("")
+    (package / "models" / "detection").mkdir()
+    for name in ("__init__", "_utils"):
+        (package / "models" / "detection" / f"{name}.py").write_text("")
+    it = Interpreter(Project([], [str(tmp_path / "site")]), World(Allocator()))
+    found = run(DETECTION, it).names["result"]
+    assert found == (200, [64, 40], 26, (104, 8, 7, 7), (2, 8, 50, 50))
+    assert "positive_share" in it.chosen

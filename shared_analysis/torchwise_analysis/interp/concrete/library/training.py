@@ -219,6 +219,7 @@ def helpers() -> dict[str, Value]:
         "processes": lambda it, a, k: it.world.world_size,
         "runs_over": _runs_over,
         "whole_numel": lambda it, a, k: whole_numel(a[0]) if isinstance(a[0], Tensor) else 0,
+        "has_share": _has_share,
         "is_sharded": lambda it, a, k: isinstance(a[0], Tensor) and is_sharded(a[0]),
         "padded_mask": _padded_mask,
         "forward_parameters": _forward_parameters,
@@ -313,6 +314,15 @@ def _choose(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
             raise Stopped(f"{option.why} is not known and decides about the length of sequences", it.origin())
         found.append(option)
     return it.choose(text.text_of(it, name), tuple(dict.fromkeys(found)), text.text_of(it, sentence))
+
+
+def _has_share(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    """`__has_share__(mask, count)`: so many elements of the mask are true."""
+    mask, count = args
+    if isinstance(mask, Tensor) and isinstance(count, int):
+        mask.storage.share = count / max(mask.numel, 1)
+        mask.storage.values = None  # which ones is not known
+    return mask
 
 
 def _runs_over(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
