@@ -66,7 +66,8 @@ RULE = Rule(
     wrong=Example("Rank 0 prints its own part", WRONG),
     right=Example("Counts of all ranks are added first", RIGHT),
     silent=(
-        "anything in the file reduces or gathers over the ranks: `all_reduce`, `gather_for_metrics`",
+        "the number is reduced or gathered over the ranks (`all_reduce`, `gather_for_metrics`), or something "
+        "is whose use is not seen",
         "metrics of torchmetrics, which synchronise by themselves",
         "the rank is shown with the number, or the number is computed with the number of ranks",
         "losses and accuracies of the training batches, which are shown to follow a run",
@@ -215,6 +216,31 @@ def evaluate(model, held_out):
 """,
         ),
         Example(
+            "Another number is reduced",
+            """
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.data import DataLoader, DistributedSampler
+
+
+def evaluate(model, data):
+    loader = DataLoader(data, 64, shuffle=False, sampler=DistributedSampler(data, shuffle=False))
+    model.eval()
+    total, hits = torch.zeros((), device="cuda"), torch.zeros((), device="cuda")
+    with torch.no_grad():
+        for x, y in loader:
+            scores = model(x.cuda())
+            total += nn.functional.cross_entropy(scores, y.cuda())
+            hits += (scores.argmax(1) == y.cuda()).sum()
+    dist.all_reduce(total)
+    print(total / len(loader) / dist.get_world_size())
+    print(total.item())
+    print(hits.item() / len(data))
+    ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ metric-on-local-shard
+""",
+        ),
+        Example(
             "All data on every rank",
             """
 import torch
@@ -263,7 +289,7 @@ def train(model, optimizer, data):
     ),
 )
 
-# Over the ranks; what else is in the file is taken to do it for the number.
+# Over the ranks. Where it is not seen what they make of the number, they are taken to do it for this one.
 _REDUCING = ("reduce", "gather", "gather_for_metrics", "gather_object", "reduce_scatter")
 
 
@@ -273,15 +299,13 @@ def detect(trace: Trace) -> Iterator[Hit]:
 
 def _found(trace: Trace) -> Iterator[Hit]:
     yield from _gathered(trace)
-    if any(
-        event.name.rpartition(".")[2].removeprefix("all_").startswith(_REDUCING)
-        for event in trace.of(Collective)
-    ):
-        return
+    vague = {event.scene.entry for event in trace.of(Collective) if _reduces(event) and not event.followed}
+    if vague and (trace.silence.cut or trace.silence.fuel_spent):
+        return  # it may be called where the run was cut off
     chosen = {guard.place: saved for saved in trace.of(Saved) for guard in saved.scene.guards}
     spoken: set[int] = set()
     evaluated = _evaluated(trace)
-    reports = [event for event in trace.of(Reported) if not event.ranked]
+    reports = [event for event in trace.of(Reported) if not event.ranked and event.scene.entry not in vague]
     # what decides comes first: a number is often printed too
     for event in sorted(reports, key=lambda event: (event.place not in chosen, event.order)):
         saved = chosen.get(event.place)
@@ -292,6 +316,10 @@ def _found(trace: Trace) -> Iterator[Hit]:
             if loader is not None and oid in evaluated:
                 spoken.add(oid)
                 yield _hit(trace, event, loader, saved)
+
+
+def _reduces(event: Collective) -> bool:
+    return event.name.rpartition(".")[2].removeprefix("all_").startswith(_REDUCING)
 
 
 def _evaluated(trace: Trace) -> frozenset[int]:

@@ -6,6 +6,7 @@ from torchwise_analysis.interp.abstract import events as ev
 from torchwise_analysis.interp.abstract import values as va
 from torchwise_analysis.interp.abstract.machine import Machine, first_known
 from torchwise_analysis.quick import replace
+from torchwise_analysis.semantics import tensors
 from torchwise_analysis.semantics.registry import FUNCTIONS, Call, function
 from torchwise_analysis.source import nodes as nd
 
@@ -174,8 +175,8 @@ def is_initialized(m: Machine, call: Call) -> va.Value:
     return va.unknown(call.last)
 
 
-def collective(m: Machine, call: Call) -> va.Value:
-    m.emit(ev.Collective, call.node, name=call.name, group=call.get("group"))
+def collective(m: Machine, call: Call, followed: bool = False) -> va.Value:
+    m.emit(ev.Collective, call.node, name=call.name, group=call.get("group"), followed=followed)
     value = call.first()
     return va.NONE if value is None else value
 
@@ -184,11 +185,18 @@ for _name in _COLLECTIVES:
     FUNCTIONS[f"torch.distributed.{_name}"] = collective
 
 
-@function("torch.distributed.all_reduce")
+@function("torch.distributed.all_reduce", "torch.distributed.reduce")
 def all_reduce(m: Machine, call: Call) -> va.Value:
-    collective(m, call)
+    """In place: whoever holds the tensor finds the sum in it."""
     value = call.first()
     known = first_known(value) if value is not None else va.NONE
+    given = call.node.args[0] if isinstance(call.node, nd.Call) and call.node.args else None
+    is_view = isinstance(given, nd.Attribute) and given.attr == "data"
+    is_named = isinstance(given, (nd.Name, nd.Attribute, nd.Subscript)) and not is_view
+    is_followed = isinstance(known, va.Tensor) and known is value and is_named
+    collective(m, call, is_followed)
+    if is_followed:
+        m.exchange(known, tensors.reduced(known))
     if isinstance(known, va.Parameters) and known.gradients:
         m.emit(ev.ApiCall, call.node, name="all_reduce of gradients", arguments=call.arguments)
     return va.NONE

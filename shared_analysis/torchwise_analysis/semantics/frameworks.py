@@ -396,6 +396,7 @@ def owned_collective(m: Machine, owner: va.Obj, call: Call) -> va.Value | None:
         name=f"{owner.type_name}.{call.name}",
         group=None,
         sources=frozenset(s for t in m.all_tensors(call.arguments) for s in t.sources),
+        followed=True,
     )
     value = call.first()
     if call.name in ("save", "save_state"):
@@ -409,8 +410,25 @@ def owned_collective(m: Machine, owner: va.Obj, call: Call) -> va.Value | None:
             arguments=call.arguments,
         )
     if call.name == "gather" and value is not None and m.tensors(value):
-        return m.map_tensors(value, lambda t: replace(t, taint=t.taint | {"gathered"}))
-    return value if value is not None else va.NONE
+        value = m.map_tensors(value, lambda t: replace(t, taint=t.taint | {"gathered"}))
+    if value is None:
+        return va.NONE
+    return _reduced(m, value, call.node) if call.name in _REDUCING else value
+
+
+_REDUCING = frozenset(["gather", "gather_for_metrics", "reduce", "all_gather", "all_reduce"])
+
+
+def _reduced(m: Machine, value: va.Value, node: nd.Node, depth: int = 0) -> va.Value:
+    """What comes back: of a tuple a new one with the parts of all ranks."""
+    known = first_known(value)
+    if isinstance(known, va.Obj) and known.kind in (va.Kind.TUPLE, va.Kind.LIST) and depth < 2:
+        items = [_reduced(m, item, node, depth + 1) for item in m.items(known)]
+        return m.sequence(items, node, known.kind)
+    if isinstance(known, va.Obj) and known.kind is va.Kind.DICT and depth < 2:
+        entries = {key: _reduced(m, item, node, depth + 1) for key, item in m.entries(known).items()}
+        return m.mapping(entries, node)
+    return tensors.reduced(known) if isinstance(known, (va.Tensor, va.Unknown)) else value
 
 
 @method(va.Kind.FABRIC, "launch", "seed_everything", "log", "log_dict", "print", "call")

@@ -234,11 +234,24 @@ def host_read(m: Machine, value: va.Tensor, node: nd.Node, how: str, cut: bool =
         m.emit(ev.GraphCut, node, how=how, value=value)
 
 
+_REDUCED = "reduced"  # taint of a tensor that holds what all ranks have
 SHARD = "shard:"  # and the id of a loader that gives each rank a part: what a number computed from it is
+
+
+def reduced(value: va.Value) -> va.Value:
+    """The value after all ranks have put theirs together."""
+    if isinstance(value, va.Unknown):
+        return replace(value, taint=frozenset(one for one in value.taint if not one.startswith(SHARD)))
+    if isinstance(value, va.Tensor):
+        kept = frozenset(one for one in value.taint if not one.startswith(SHARD))
+        return replace(value, taint=kept | {_REDUCED})
+    return value
 
 
 def shards(m: Machine, value: va.Tensor) -> frozenset[str]:
     """The taint of numbers read from this tensor, where it comes from a part of the data only."""
+    if _REDUCED in value.taint:
+        return frozenset()
     return frozenset(f"{SHARD}{one}" for one in value.sources if _is_sharded(m, one))
 
 

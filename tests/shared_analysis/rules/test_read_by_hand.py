@@ -604,3 +604,80 @@ def test_a_window_of_one_has_one_turn() -> None:
         "grads-cleared-before-step",
         CHUNKED.format(loop="for j in [0]:", test="== 1", by_hand="pass", mark=""),
     )
+
+
+REPORTED = """
+import torch
+import torch.distributed as dist
+from accelerate import Accelerator
+from torch import nn
+from torch.utils.data import DataLoader, DistributedSampler
+
+
+class Mean:
+    def __init__(self):
+        self.total, self.count = 0.0, 0
+
+    def update(self, value, n):
+        self.total, self.count = self.total + value, self.count + n
+
+    def synchronize(self):
+        both = torch.tensor([self.total, self.count], device="cuda")
+        dist.all_reduce(both)
+        self.total, self.count = both.tolist()
+
+    def mean(self):
+        return self.total / self.count
+
+
+def mean_of(value):
+    value = value.clone()
+    dist.all_reduce(value)
+    return value / dist.get_world_size()
+
+
+def sum_in_place(value):
+    dist.all_reduce(value)
+
+
+def evaluate(model, data, accelerator: Accelerator):
+    loader = DataLoader(data, 64, shuffle=False, sampler=DistributedSampler(data, shuffle=False))
+    model.eval()
+    total, hits, meter = torch.zeros((), device="cuda"), torch.zeros((), device="cuda"), Mean()
+    with torch.no_grad():
+        for x, y in loader:
+            scores = model(x.cuda())
+            loss = nn.functional.cross_entropy(scores, y.cuda())
+            meter.update(loss.item(), len(x))
+            total += loss
+            hits += (scores.argmax(1) == y.cuda()).sum()
+    dist.all_reduce(total)
+    print(total.item())
+    {share}
+    print({shown})
+"""
+
+
+@pytest.mark.parametrize(
+    ("share", "shown", "is_local"),
+    [
+        ("pass", "hits.item()", True),
+        ("pass", "hits / len(data)", True),
+        ("pass", "meter.mean()", True),
+        ("mean_of(hits)", "hits.item()", True),
+        ("dist.all_reduce(hits)", "hits.item()", False),
+        ("sum_in_place(hits)", "hits.item()", False),
+        ("for one in (total, hits): dist.all_reduce(one)", "hits.item()", False),
+        ("kept = {'hits': hits}; dist.all_reduce(kept['hits'])", "hits.item()", False),
+        ("both = torch.stack([total, hits]); dist.all_reduce(both)", "both[1].item()", False),
+        ("hits = mean_of(hits)", "hits.item()", False),
+        ("meter.synchronize()", "meter.mean()", False),
+        ("parts = [hits.clone()]; dist.all_gather(parts, hits)", "sum(parts).item()", False),
+        ("hits = accelerator.reduce(hits)", "hits.item()", False),
+        ("total, hits = accelerator.gather_for_metrics((total, hits))", "hits.item()", False),
+        ("dist.all_reduce(hits.data)", "hits.item()", False),
+    ],
+)
+def test_each_number_is_reduced_by_itself(share: str, shown: str, is_local: bool) -> None:
+    text = REPORTED.format(share=share, shown=shown)
+    assert bool(lines_of("metric-on-local-shard", text)) is is_local

@@ -560,12 +560,13 @@ class Prepared(Event):
 class Collective(Event):
     """Every rank must reach this. name: qualified name or "ddp forward"; group: given one.
 
-    sources: loaders that what it is given comes from.
+    sources: loaders that what it is given comes from. followed: what it makes of that is known from here on.
     """
 
     name: str
     group: Value | None
     sources: frozenset[int] = frozenset()
+    followed: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -626,11 +626,24 @@ class Machine:
         return obj
 
     def items(self, obj: va.Obj) -> tuple[va.Value, ...]:
-        return cast("tuple[va.Value, ...]", self.state.get(("c", obj.id), ()))
+        return cast("tuple[va.Value, ...]", self.state.facts.get(("c", obj.id), ()))
 
     def entries(self, obj: va.Obj) -> dict[object, va.Value]:
         """Contents by key; never changed in place."""
-        return cast("dict[object, va.Value]", self.state.get(("d", obj.id), _EMPTY))
+        return cast("dict[object, va.Value]", self.state.facts.get(("d", obj.id), _EMPTY))
+
+    def exchange(self, old: va.Value, new: va.Value) -> None:
+        """What `old` was has changed in place: whatever holds it holds `new`."""
+        for key, held in list(self.state.facts.items()):
+            if held is old:
+                self.state.set(key, new)
+            elif key[0] == "c" and isinstance(held, tuple) and any(item is old for item in held):
+                items = cast("tuple[va.Value, ...]", held)
+                self.state.set(key, tuple(new if item is old else item for item in items))
+            elif key[0] == "d" and isinstance(held, dict):
+                entries = cast("dict[object, va.Value]", held)
+                if any(item is old for item in entries.values()):
+                    self.state.set(key, {k: new if item is old else item for k, item in entries.items()})
 
     def lineage(self, oid: int) -> list[int]:
         out, parents = [oid], self.parents
