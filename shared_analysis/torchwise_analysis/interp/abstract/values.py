@@ -479,6 +479,9 @@ NONE = Const(None, None)
 UNKNOWN = Unknown(None)
 
 
+_LONGEST_SYMBOL = 400
+
+
 def unknown(
     symbol: str | None = None,
     offset: int = 0,
@@ -486,7 +489,9 @@ def unknown(
     taint: frozenset[str] = frozenset(),
     varies: bool = False,
 ) -> Unknown:
-    """An unknown by its identity."""
+    """An unknown by its identity; one whose term is long has none: `x = x * x` a hundred times doubles it."""
+    if symbol is not None and len(symbol) > _LONGEST_SYMBOL:
+        symbol = None
     return Unknown(None, symbol, offset, negated, taint, varies)
 
 
