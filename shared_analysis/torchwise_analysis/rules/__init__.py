@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from torchwise_analysis.findings import Confidence, Finding, Fix, Safety
 from torchwise_analysis.fixes import Reanalyse, SourceFile, is_offerable
 from torchwise_analysis.interp.abstract.places import settled
+from torchwise_analysis.policy import one_weaker
 from torchwise_analysis.rules import precedence
 from torchwise_analysis.rules._framework import (
     Hit,
@@ -145,7 +146,7 @@ def _detected(trace: Trace, chosen: Sequence[RegisteredRule]) -> _Detected:
             failures.append(RuleFailure(entry.rule.name, f"{type(error).__name__}: {error}"))
             continue
         hits += number
-        judged += merged
+        judged += (replace(one, hit=_graded(trace, one.hit)) for one in merged)
     folded = precedence.fold(judged)
     return _Detected(folded, hits, len(judged) - len(folded), tuple(failures))
 
@@ -154,6 +155,15 @@ def _hits(trace: Trace, entry: RegisteredRule) -> tuple[int, tuple[Judged, ...]]
     """How often the rule hit, and its hits with one for each place."""
     found = tuple(entry.detect(trace))
     return len(found), precedence.merge(entry.rule, found)
+
+
+def _graded(trace: Trace, hit: Hit) -> Hit:
+    """Nothing is certain in a part of the code that no run followed to its end: what was not seen there may
+    be what the finding misses."""
+    if hit.confidence is not Confidence.CERTAIN or not trace.is_followed_in_part(hit.place):
+        return hit
+    said = " Not certain: this part of the code was too large to follow to its end."
+    return replace(hit, confidence=one_weaker(hit.confidence), message=hit.message + said)
 
 
 def verified(

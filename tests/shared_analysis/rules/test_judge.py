@@ -9,7 +9,10 @@ import pytest
 
 from torchwise_analysis.findings import Confidence, Edit, Evidence, Finding, Fix, Place, Safety, Severity
 from torchwise_analysis.fixes import SourceFile
+from torchwise_analysis.interp import abstract
+from torchwise_analysis.interp.abstract.limits import Limits
 from torchwise_analysis.interp.abstract.trace import Silence, Trace
+from torchwise_analysis.names.project import Project
 from torchwise_analysis.rules import CheckResult, all_rules, enabled_rules, judge, verified
 from torchwise_analysis.rules._framework import Category, Example, Hit, RegisteredRule, Rule
 from torchwise_analysis.settings import Settings
@@ -240,3 +243,22 @@ def test_the_package_holds_the_contracted_codes() -> None:
         "ddp-without-sharding": "TW601",
     }
     assert contracted.items() <= codes.items()
+
+
+def test_nothing_is_certain_in_what_was_not_followed_to_its_end() -> None:
+    spent = "".join(f"    a{i} = b{i} + c{i}\n" for i in range(400))
+    text = (
+        "import torch\nfrom torch import nn\n\n\ndef train(loader):\n"
+        "    model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5))\n"
+        "    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "    for x, y in loader:\n"
+        "        loss = nn.functional.cross_entropy(nn.functional.softmax(model(x), 1), y)\n"
+        "        optimizer.zero_grad()\n        loss.backward()\n        optimizer.step()\n"
+    )
+    grades = []
+    for source, visits in ((text, 50_000), (text + spent, 500)):
+        file = SourceFile("a.py", source)
+        limits = Limits(visits=visits, entry_visits=visits)
+        found = judge(abstract.run(file.module, Project(()), limits=limits), file, Settings()).findings
+        grades += [one.confidence for one in found if one.rule == "double-softmax"]
+    assert grades == [Confidence.CERTAIN, Confidence.LIKELY]

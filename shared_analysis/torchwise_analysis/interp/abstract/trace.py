@@ -321,6 +321,13 @@ class Trace:
         cuts = self.once("cuts", lambda: _by_entry(self.of(ev.CutShort)))
         return any(cut.order > event.order and _holds(cut, event) for cut in cuts.get(event.scene.entry, ()))
 
+    def is_followed_in_part(self, place: Place) -> bool:
+        """Did the fuel run out behind everything that happened at a place, in each run that came there?"""
+        if not self.of(ev.CutShort):
+            return False
+        events = self.once("places", lambda: _by_place(self.events)).get(place, ())
+        return bool(events) and all(self.is_cut_short(event) for event in events)
+
     def training_loops(self) -> frozenset[Place]:
         """Places of loops in which weights are changed."""
         return self.once(
