@@ -17,7 +17,7 @@ from torchwise_analysis.fixes import (
 from torchwise_analysis.interp.abstract.events import ApiCall, Backward, Clip, Event, Step
 from torchwise_analysis.interp.abstract.loops import Loop, LoopKind
 from torchwise_analysis.interp.abstract.trace import Trace
-from torchwise_analysis.interp.abstract.values import Const, Factor
+from torchwise_analysis.interp.abstract.values import BY_SIZE, Const, Factor
 from torchwise_analysis.policy import weaker
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
 from torchwise_analysis.rules._reading import (
@@ -536,6 +536,8 @@ def _is_plain(trace: Trace, backward: Backward, one: Step, runs: Sequence[Backwa
     ):
         return False
     inner = _inner_loops(backward, one)
+    if inner and BY_SIZE in loss.taint:
+        return False  # the number may be that of the whole batch, of which these are parts
     if len(inner) == 1 and inner[0].kind is LoopKind.RANGE:
         return _is_window(trace, inner[0], runs)
     if inner:  # the window is a loop of its own: chunks of one batch, never elements or heads

@@ -504,6 +504,8 @@ def setattr_(m: Machine, call: Call) -> va.Value:
     name, value = text_of(call.get("", 1)), call.get("", 2)
     if name is not None and value is not None:
         expressions.set_attribute(m, first_known(call.arguments.positional[0]), name, value, call.node)
+    elif name is None and call.arguments.positional:
+        calls.forget_settings(m, call.arguments.positional[0])
     return va.NONE
 
 

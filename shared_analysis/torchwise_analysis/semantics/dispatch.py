@@ -208,6 +208,10 @@ class Library:
             return va.ModeValue(receiver.evidence, receiver, m.mode(receiver))
         if receiver.kind is va.Kind.PARAMETER:
             return _parameters_attribute(va.Parameters(None, frozenset([receiver.id]), single=True), name)
+        if receiver.kind is va.Kind.OPAQUE and name == "shape" and m.is_data(receiver.id):
+            taint = frozenset([name, va.OF_BATCH])
+            symbol = f"{receiver.symbol}.shape" if receiver.symbol else None
+            return va.unknown(symbol, taint=taint, varies=True)
         if receiver.kind is va.Kind.OPAQUE and name == "grad":
             return va.Parameters(None, frozenset([receiver.id]), single=True, gradients=True)
         if "options" in receiver.traits:

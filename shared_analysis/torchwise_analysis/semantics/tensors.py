@@ -366,7 +366,8 @@ def attribute(m: Machine, value: va.Tensor, name: str, node: nd.Node) -> va.Valu
         "itemsize",
         "is_leaf",
     ):
-        return va.unknown(None, taint=frozenset([name]))
+        of_batch = frozenset([va.OF_BATCH]) if value.passes or value.sources else frozenset[str]()
+        return va.unknown(None, taint=of_batch | {name})
     if name == "requires_grad":
         # with a graph it does; without one its maker may have asked for it
         return va.Const(None, True) if value.passes else va.unknown(None, taint=frozenset([name]))
@@ -417,7 +418,8 @@ def call_method(m: Machine, value: va.Tensor, call: Call) -> va.Value:
             _picked(m, value, call, 0)
         return replace(cut(m, value, node, name, activation=None, shape=None), taint=_chosen(value, name))
     if name in _FACTS:
-        return va.unknown(None, taint=size_taint(call))
+        of_batch = frozenset([va.OF_BATCH]) if value.passes or value.sources else frozenset[str]()
+        return va.unknown(None, taint=of_batch | size_taint(call))
     if name in ("to", "cuda", "type", "half", "float", "double", "bfloat16"):
         return _moved(m, value, call)
     if name in (

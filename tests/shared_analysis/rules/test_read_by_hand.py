@@ -681,3 +681,129 @@ def evaluate(model, data, accelerator: Accelerator):
 def test_each_number_is_reduced_by_itself(share: str, shown: str, is_local: bool) -> None:
     text = REPORTED.format(share=share, shown=shown)
     assert bool(lines_of("metric-on-local-shard", text)) is is_local
+
+
+WINDOW = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+model = nn.Linear(3, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+rows = torch.zeros(1000, 3)
+
+
+def loss_of(scores, y):
+    count, width = scores.shape[:2]
+    return torch.sum(F.cross_entropy(scores, y, reduction="none")) / count
+
+
+def train(loader, window):
+    for i, (x, y) in enumerate(loader):
+        loss = {loss}
+        {divide}
+        loss.backward()
+        if (i + 1) % 4 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+SUMMED = 'F.cross_entropy(model(x), y, reduction="sum")'
+
+
+@pytest.mark.parametrize(
+    ("loss", "divide", "is_plain"),
+    [
+        ("F.cross_entropy(model(x), y)", "pass", True),
+        (f"{SUMMED} / x.size(0)", "pass", True),
+        (f"{SUMMED} / x.shape[0]", "pass", True),
+        (f"{SUMMED} / model(x).shape[0]", "pass", True),
+        ("loss_of(model(x), y)", "pass", True),
+        (f"{SUMMED} / x.size(0)", "loss = loss / 4", False),
+        (f"{SUMMED} / x.size(0) / window", "pass", False),
+        (f"{SUMMED} / rows.size(0)", "pass", False),  # of all data
+        (f"{SUMMED} / 128", "pass", False),
+        (SUMMED, "pass", False),
+    ],
+)
+def test_a_sum_over_the_size_of_its_batch_is_a_mean(loss: str, divide: str, is_plain: bool) -> None:
+    text = WINDOW.format(loss=loss, divide=divide)
+    assert bool(lines_of("unscaled-accumulation", text)) is is_plain
+
+
+def test_parts_of_a_batch_over_its_whole_size() -> None:
+    text = """
+    import torch.nn.functional as F
+    from torch import nn, optim
+
+    model = nn.Linear(3, 3)
+    optimizer = optim.SGD(model.parameters(), lr=0.1)
+
+
+    def train(loader):
+        for x, y in loader:
+            optimizer.zero_grad()
+            for part, wanted in zip(x.chunk(4), y.chunk(4)):
+                (F.cross_entropy(model(part), wanted, reduction="sum") / x.size(0)).backward()
+            optimizer.step()
+    """
+    check("unscaled-accumulation", text)
+
+
+SETTINGS = """
+import torch
+import torch.distributed as dist
+from dataclasses import dataclass
+from torch import nn
+from torch.utils.data import DataLoader, DistributedSampler
+
+
+@dataclass
+class Settings:
+    ddp: bool = False
+    epochs: int = 10
+
+
+def update(settings, **given):
+    if isinstance(settings, (tuple, list)):
+        for one in settings:
+            update(one, **given)
+        return
+    for name, value in given.items():
+        if hasattr(settings, name):
+            setattr(settings, name, value)
+
+
+def main(data, **given):
+    settings = Settings()
+    {change}
+    options = {{}}
+    if settings.ddp:
+        dist.init_process_group("nccl")
+        options["sampler"] = DistributedSampler(data, shuffle=True)
+    model = nn.Linear(3, 3)
+    if settings.ddp:
+        model = nn.parallel.DistributedDataParallel(model.cuda())
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    loader = DataLoader(data, 4, **options)
+    for epoch in range(settings.epochs):
+        for x, y in loader:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "may_be_on"),
+    [
+        ("settings.ddp = given['ddp']", True),
+        ("update(settings, **given)", True),
+        ("update((settings, Settings()), **given)", True),
+        ("for name, value in given.items():\n        setattr(settings, name, value)", True),
+        ("setattr(settings, 'ddp', given['ddp'])", True),
+        ("setattr(settings, 'epochs', given['epochs'])", False),
+        ("pass", False),
+    ],
+)
+def test_settings_whose_names_are_computed_may_be_anything(change: str, may_be_on: bool) -> None:
+    assert bool(lines_of("sampler-epoch-not-set", SETTINGS.format(change=change))) is may_be_on

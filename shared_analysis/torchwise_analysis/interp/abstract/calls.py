@@ -308,6 +308,8 @@ def _object_attribute(m: Machine, obj: va.Obj, name: str, node: nd.Node) -> va.V
         return own
     if obj.cls is not None:
         member = find_member(m, obj.cls, name)
+        if isinstance(member, va.Const) and obj.kind is va.Kind.INSTANCE and m.state.get(("open", obj.id)):
+            return _setting(obj, name)
         if isinstance(member, va.Function) and "property" in member.marks:
             return call_function(m, replace(member, self=obj), va.NO_ARGUMENTS, node)
         if member is not None:
@@ -320,6 +322,26 @@ def _object_attribute(m: Machine, obj: va.Obj, name: str, node: nd.Node) -> va.V
     if obj.kind in (va.Kind.MODULE, va.Kind.OPAQUE, va.Kind.INSTANCE, va.Kind.TRAINER, va.Kind.ENGINE):
         return m.child(obj, name)
     return va.unknown(f"{obj.symbol}.{name}") if obj.symbol else va.Method(None, obj, name)
+
+
+def forget_settings(m: Machine, value: va.Value, depth: int = 0) -> None:
+    """Attributes whose names are computed were set: constants are settings now that may be anything."""
+    for obj in va.alternatives(value):
+        if not isinstance(obj, va.Obj):
+            continue
+        if obj.kind in (va.Kind.TUPLE, va.Kind.LIST) and depth < 2:
+            for item in m.items(obj):
+                forget_settings(m, item, depth + 1)
+        if obj.kind is not va.Kind.INSTANCE:
+            continue
+        m.state.set(("open", obj.id), True)
+        for key, held in list(m.state.facts.items()):
+            if key[0] == "a" and key[1] == obj.id and isinstance(held, va.Const):
+                m.state.set(key, _setting(obj, str(key[2])))
+
+
+def _setting(obj: va.Obj, name: str) -> va.Unknown:
+    return va.unknown(f"{obj.symbol or obj.name or f'#{obj.id}'}.{name}")
 
 
 # --------------------------------------------------------------------------- functions
@@ -342,7 +364,8 @@ def call_function(
     entry: bool = False,
 ) -> va.Value:
     """Run a function of the project on these arguments (`entry`: on unknown ones)."""
-    m.reached.add(function.key)
+    key = function.key
+    m.reached.add(key)
     m.note_read(function.code)
     if function.partial is not None:
         given = {k for k, _ in arguments.keywords}
@@ -357,16 +380,14 @@ def call_function(
             return va.Context(None, "generator", function=function, arguments=arguments)
         if function.node.scope.is_generator:
             return _generator(m, function, arguments, node)
-    if any(f.function is not None and f.function.key == function.key for f in m.frames):
-        recursion = sum(1 for f in m.frames if f.function is not None and f.function.key == function.key)
-        if recursion > 0:
-            m.count("cut")
-            return _not_run(m, arguments) if m.all_tensors(arguments) else va.UNKNOWN
-    if len(m.frames) > m.limits.depth:
+    is_recursion = any(f.function is not None and f.function.key == key for f in m.frames)
+    if is_recursion or len(m.frames) > m.limits.depth:
         m.count("cut")
+        _set_unseen(m, function, arguments)
         return _not_run(m, arguments) if m.all_tensors(arguments) else va.UNKNOWN
     if not entry and node is not None and _cannot_matter(m, function, arguments):
         m.count("skipped")
+        _set_unseen(m, function, arguments)
         if m.all_tensors(arguments):
             return _not_run(m, arguments)
         return va.unknown(None, taint=m.taint(*arguments))
@@ -385,6 +406,14 @@ def call_function(
 def _not_run(m: Machine, arguments: va.Arguments, pass_: int | None = None) -> va.Tensor:
     given = m.attach(pass_, arguments, None)
     return replace(given, taint=given.taint | {va.SKIPPED})
+
+
+def _set_unseen(m: Machine, function: va.Function, arguments: va.Arguments) -> None:
+    """What a function that is not run may do to settings that it is given."""
+    node = function.node
+    if isinstance(node, nd.FunctionDef) and "setattr" in m.body_facts(node.body).called:
+        for value in arguments:
+            forget_settings(m, value)
 
 
 _ANNOTATED_DEPTH = 4  # frames; parts of parts of an argument matter little

@@ -295,7 +295,8 @@ def _get_item(m: Machine, value: va.Value, index: va.Value, node: nd.Node) -> va
         return va.UNKNOWN
     symbol = value.symbol if isinstance(value, va.Unknown) else None
     taint = m.taint(value)
-    if "shape" in taint:
+    is_head = isinstance(node, nd.Subscript) and isinstance(node.index, nd.Slice) and node.index.lower is None
+    if "shape" in taint and not is_head:
         taint = (taint - {"shape"}) | ({"size0"} if key == 0 else frozenset[str]())
     varies = isinstance(value, va.Unknown) and value.varies
     return va.unknown(symbol and f"{symbol}[{key!r}]", taint=taint, varies=varies)
@@ -523,6 +524,10 @@ def _operate_tensor(m: Machine, op: str, left: va.Value, right: va.Value, node: 
             tensor, activation=None, sources=sources, shape=None, reduction=_weighted(op, tensor.reduction)
         )
     factors = tensor.factors
+    if op == "/" and tensor is left and tensor.reduction == "sum" and _counts_batch(m, other):
+        taint = tensor.taint | {va.BY_SIZE}
+        passes = tensor.passes if True in m.recording() else frozenset[int]()
+        return replace(tensor, passes=passes, activation=None, reduction="mean", taint=taint)
     if op in ("*", "/") and (op == "*" or tensor is left):
         number = other.value if isinstance(other, va.Const) else None
         factor = va.Factor(
@@ -541,6 +546,13 @@ def _operate_tensor(m: Machine, op: str, left: va.Value, right: va.Value, node: 
         sources=sources,
         taint=tensor.taint | m.taint(other),
     )
+
+
+def _counts_batch(m: Machine, value: va.Value) -> bool:
+    """Is it how many samples the batch of this turn has? A sum divided by it is their mean."""
+    if not isinstance(value, va.Unknown) or "size0" not in value.taint or "rank" in value.taint:
+        return False
+    return value.varies or va.OF_BATCH in value.taint
 
 
 def _gated(m: Machine, out: va.Tensor, left: va.Value, right: va.Value, node: nd.Node) -> va.Tensor:
