@@ -37,6 +37,9 @@ class Ground:
         return line + self.shifts[line >> BLOCK_BITS]
 
 
+_set = object.__setattr__  # places are made by the million
+
+
 class Spot(Place):
     """A place by its block; `span` is where it stands in the document when it is asked.
 
@@ -49,9 +52,9 @@ class Spot(Place):
     _span: Span
 
     def __init__(self, path: str, span: Span, ground: Ground) -> None:
-        object.__setattr__(self, "path", path)
-        object.__setattr__(self, "_span", span)
-        object.__setattr__(self, "_ground", ground)
+        _set(self, "path", path)
+        _set(self, "_span", span)
+        _set(self, "_ground", ground)
 
     @property
     def span(self) -> Span:  # pyright: ignore[reportIncompatibleVariableOverride] - read-only there too
