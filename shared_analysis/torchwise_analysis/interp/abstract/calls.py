@@ -308,7 +308,7 @@ def _object_attribute(m: Machine, obj: va.Obj, name: str, node: nd.Node) -> va.V
         return own
     if obj.cls is not None:
         member = find_member(m, obj.cls, name)
-        if isinstance(member, va.Const) and obj.kind is va.Kind.INSTANCE and m.state.get(("open", obj.id)):
+        if _is_flag(member) and obj.kind is va.Kind.INSTANCE and m.state.get(("open", obj.id)):
             return _setting(obj, name)
         if isinstance(member, va.Function) and "property" in member.marks:
             return call_function(m, replace(member, self=obj), va.NO_ARGUMENTS, node)
@@ -325,7 +325,10 @@ def _object_attribute(m: Machine, obj: va.Obj, name: str, node: nd.Node) -> va.V
 
 
 def forget_settings(m: Machine, value: va.Value, depth: int = 0) -> None:
-    """Attributes whose names are computed were set: constants are settings now that may be anything."""
+    """Attributes whose names are computed were set: flags may be on or off now.
+
+    Numbers and texts keep their defaults: what follows from these is right for a run without options.
+    """
     for obj in va.alternatives(value):
         if not isinstance(obj, va.Obj):
             continue
@@ -336,8 +339,12 @@ def forget_settings(m: Machine, value: va.Value, depth: int = 0) -> None:
             continue
         m.state.set(("open", obj.id), True)
         for key, held in list(m.state.facts.items()):
-            if key[0] == "a" and key[1] == obj.id and isinstance(held, va.Const):
+            if key[0] == "a" and key[1] == obj.id and _is_flag(held):
                 m.state.set(key, _setting(obj, str(key[2])))
+
+
+def _is_flag(value: object) -> bool:
+    return isinstance(value, va.Const) and (value.value is None or isinstance(value.value, bool))
 
 
 def _setting(obj: va.Obj, name: str) -> va.Unknown:
