@@ -1,7 +1,7 @@
 """Files of a megabyte made to exhaust whoever analyses them.
 
-`INPUTS` gives a name, and a function from a size in bytes to the files of a workspace; the first one is checked
-and estimated. The tests use small sizes, `benchmarks/budget.py` uses a megabyte.
+`INPUTS` gives a name, and a function from a size in bytes to the files of a workspace; the first one is
+checked and estimated. The tests use small sizes, `benchmarks/budget.py` uses a megabyte.
 """
 
 from __future__ import annotations
@@ -72,12 +72,9 @@ def _chained_assignments(size: int) -> Files:
 
 
 def _joins(size: int) -> Files:
-    return _in_loop(_numbered("if step % (@ + 2): a@ = a~ if step > 1 else loss\nelse: a@ = [a~, step]", size))
-
-
-def _call_tree(size: int) -> Files:
-    first = "def f0(x):\n    return model(x)\n"
-    return _script(first + _numbered("def f1@(x):\n    return f1~(x) + f1~(f1~(x))", size) + "\nf1100(losses)")
+    return _in_loop(
+        _numbered("if step % (@ + 2): a@ = a~ if step > 1 else loss\nelse: a@ = [a~, step]", size)
+    )
 
 
 def _doubling_calls(size: int) -> Files:
@@ -99,7 +96,10 @@ def _recursive_classes(size: int) -> Files:
 
 
 def _inheritance(size: int) -> Files:
-    text = "class C0(nn.Module): pass\n" + _numbered("class C@(C~): a@ = 1", size)[len("class C0(C0): a0 = 1\n") :]
+    text = (
+        "class C0(nn.Module): pass\n"
+        + _numbered("class C@(C~): a@ = 1", size)[len("class C0(C0): a0 = 1\n") :]
+    )
     return _script(text)
 
 
@@ -114,7 +114,12 @@ def _notebook(cells: list[dict[str, object]]) -> Files:
 
 def _outputs(size: int) -> Files:
     output = {"output_type": "stream", "name": "stdout", "text": ["loss 0.1\n"] * (size // 14)}
-    cell: dict[str, object] = {"cell_type": "code", "source": HEAD + LOOP, "outputs": [output], "metadata": {}}
+    cell: dict[str, object] = {
+        "cell_type": "code",
+        "source": HEAD + LOOP,
+        "outputs": [output],
+        "metadata": {},
+    }
     return _notebook([cell])
 
 
@@ -141,7 +146,9 @@ def _open_flow(size: int) -> Files:
 
 
 def _steps(size: int) -> Files:
-    return _in_loop(_repeated("loss = model(x).sum(); loss.backward(); optimizer.step(); losses.append(loss)", size))
+    return _in_loop(
+        _repeated("loss = model(x).sum(); loss.backward(); optimizer.step(); losses.append(loss)", size)
+    )
 
 
 def _nested_loops(size: int) -> Files:

@@ -19,7 +19,12 @@ Message = dict[str, object]
 class Wire:
     """A language server in a process of its own, and what it answered."""
 
-    def __init__(self, folder: Path, encodings: tuple[str, ...] = ("utf-16",)) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        encodings: tuple[str, ...] = ("utf-16",),
+        options: Mapping[str, object] | None = None,
+    ) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-m", "torchwise_server.lsp", "--log-level", "error"],
             cwd=folder,
@@ -42,6 +47,7 @@ class Wire:
                 "processId": None,
                 "rootUri": folder.as_uri(),
                 "capabilities": {"general": general, "textDocument": text},
+                "initializationOptions": options,
             },
         )
         self.tell("initialized", {})
@@ -53,6 +59,11 @@ class Wire:
     @property
     def is_alive(self) -> bool:
         return self._process.poll() is None
+
+    @property
+    def answered(self) -> set[object]:
+        """The requests that have an answer which nobody has taken yet."""
+        return set(self._answers)
 
     def tell(self, method: str, params: object) -> None:
         self.send({"jsonrpc": "2.0", "method": method, "params": params})

@@ -150,7 +150,8 @@ class Store:
         assert self.folder is not None
         mark = self.folder / "pruned"
         try:
-            if time.time() - mark.stat().st_mtime < _PRUNED_EVERY_SECONDS:
+            # a mark of the future was made before the clock was set back
+            if 0 <= time.time() - mark.stat().st_mtime < _PRUNED_EVERY_SECONDS:
                 return False
         except OSError:
             pass
@@ -172,17 +173,17 @@ def _shelves(folder: Path) -> Iterable[Path]:
 
 
 def _entries(folder: Path) -> Iterator[_Entry]:
-    hour_ago = time.time() - 3600
+    now = time.time()
     with contextlib.suppress(OSError):
         for shelf in _shelves(folder):
             with contextlib.suppress(OSError), os.scandir(shelf) as found:
                 for one in found:
                     status = one.stat(follow_symlinks=False)
-                    leftover = one.name.startswith(".new-") and status.st_mtime < hour_ago
+                    leftover = one.name.startswith(".new-") and abs(now - status.st_mtime) > 3600
                     yield _Entry(one.path, status.st_size, status.st_mtime, leftover)
 
 
 def _note_use(path: str) -> None:
     with contextlib.suppress(OSError):
-        if time.time() - os.stat(path).st_mtime > _USED_EVERY_SECONDS:  # noqa: PTH116
+        if abs(time.time() - os.stat(path).st_mtime) > _USED_EVERY_SECONDS:  # noqa: PTH116
             os.utime(path)

@@ -106,20 +106,20 @@ class _Scan:
 
     key: tuple[EditorOptions, bytes]
     checked: Checked
-    stamps: dict[str, tuple[int, int]]
+    stamps: dict[str, tuple[int, int, int]]
 
     def is_current(self) -> bool:
         """Whether the other files are those that were read; touches the disk."""
         return all(stamp(name) == known for name, known in self.stamps.items())
 
 
-def stamp(path: str) -> tuple[int, int]:
-    """Changes when the file does."""
+def stamp(path: str) -> tuple[int, int, int]:
+    """Changes when the file does, also where its time was set back or kept."""
     try:
         status = Path(path).stat()
     except OSError:
-        return (0, 0)
-    return (status.st_mtime_ns, status.st_size)
+        return (0, 0, 0)
+    return (status.st_mtime_ns, status.st_ctime_ns, status.st_size)
 
 
 class News:

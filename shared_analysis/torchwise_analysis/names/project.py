@@ -354,18 +354,19 @@ def _package_file(folder: str) -> tuple[str, bool] | None:
 
 
 @lru_cache(maxsize=256)
-def _library_module(path: str, stamp: tuple[int, int]) -> Module | None:
+def _library_module(path: str, stamp: tuple[int, int, int]) -> Module | None:
     """Libraries do not change between two analyses; `stamp` notices when one does."""
     text = _read(path)
     return None if text is None else lower_text(path, text)
 
 
-def _stamp(path: str) -> tuple[int, int]:
+def _stamp(path: str) -> tuple[int, int, int]:
     try:
         status = os.stat(path)
     except OSError:
-        return (0, 0)
-    return (status.st_mtime_ns, status.st_size)
+        return (0, 0, 0)
+    # packages are unpacked with the times they were built with: the other one is the system's own
+    return (status.st_mtime_ns, status.st_ctime_ns, status.st_size)
 
 
 def _is_installed(path: str) -> bool:
