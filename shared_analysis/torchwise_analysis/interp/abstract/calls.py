@@ -730,7 +730,11 @@ def set_fields(m: Machine, cls: va.Class, obj: va.Obj, arguments: va.Arguments) 
         for statement in flat(one.node.body)
         if isinstance(statement, nd.AnnAssign) and isinstance(statement.target, nd.Name)
     ]
-    given = dict(zip(fields, arguments.positional, strict=False))
+    given: dict[str, va.Value] = {}
+    if arguments.open:  # `Config(**read)`: which fields keep their defaults is not known
+        base = obj.symbol or obj.name or f"#{obj.id}"
+        given = {field: va.unknown(f"{base}.{field}") for field in fields}
+    given.update(zip(fields, arguments.positional, strict=False))
     given.update(arguments.keywords)
     for name, value in given.items():
         m.state.set(("a", obj.id, name), value)
