@@ -46,6 +46,10 @@ _WORDS_THAT_MATTER = re.compile(
 )
 
 
+# Characters of a file whose fixes are tried: analysing a larger one again takes seconds.
+_MOST_VERIFIED = 600_000
+
+
 class ProblemKind(Enum):
     """Why a part of the answer is missing."""
 
@@ -219,6 +223,8 @@ class Engine:
 
         if not any(fix.edits for finding in report.findings for fix in finding.fixes):
             return report
+        if len(document.text) > _MOST_VERIFIED:
+            return replace(report, findings=tuple(map(_with_advice_alone, report.findings)))
         file = SourceFile(document.path, document.text, document.module)
         tried = [number for number, one in enumerate(report.findings) if not for_report or self._shows(one)]
         try:

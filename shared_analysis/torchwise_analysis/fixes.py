@@ -305,10 +305,21 @@ def statements(module: nodes.Module) -> Iterator[tuple[nodes.Stmt, Span]]:
 def innermost_statement(module: nodes.Module, span: Span) -> tuple[nodes.Stmt, Span] | None:
     """The innermost statement whose range holds `span`."""
     found = None
-    block: Iterable[nodes.Node] = (outer for outer in module.body if _holds(outer.span, span))
-    for statement, place in _placed_statements(block, 0):
-        if _holds(place, span):
-            found = (statement, place)
+    todo: list[tuple[nodes.Node, int]] = [(outer, 0) for outer in reversed(module.body)]
+    while todo:
+        node, line = todo.pop()
+        if isinstance(node, nodes.Placed):
+            if _holds(node.span, span):
+                todo += [(inner, node.line) for inner in reversed(node.body)]
+            continue
+        if isinstance(node, nodes.Stmt):
+            if node.span.line + line > span.line or node.span.end_line + line < span.end_line:
+                continue  # most of them, at the price of two numbers
+            place = node.span.shifted(line)
+            if not _holds(place, span):
+                continue
+            found = (node, place)
+        todo += [(child, line) for child in children_reversed(node) if _may_hold_statements(child)]
     return found
 
 
