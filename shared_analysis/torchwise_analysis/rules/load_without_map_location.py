@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from torchwise_analysis.findings import Confidence, Edit, Evidence, Fix, Place, Safety, Severity
 from torchwise_analysis.fixes import SourceFile, expression_at, insert_at
-from torchwise_analysis.interp.abstract.events import Event, Guard, Loaded, WeightsLoaded
+from torchwise_analysis.interp.abstract.events import Event, Guard, Loaded, Saved, WeightsLoaded
 from torchwise_analysis.interp.abstract.trace import Trace
-from torchwise_analysis.interp.abstract.values import Unknown, alternatives
+from torchwise_analysis.interp.abstract.values import Const, Unknown, alternatives
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
 from torchwise_analysis.rules._processes import can_meet, said_of_ranks, several_processes
 from torchwise_analysis.rules._reading import distinct, doubt
@@ -69,6 +69,7 @@ RULE = Rule(
         "a single process, or a load that only some ranks reach",
         "data sets and other files whose content goes into no `load_state_dict`",
         "safetensors and sharded checkpoints, which are read to the CPU",
+        "a file of a fixed name that the script does not write: released weights, from whichever device",
     ),
     grading=(
         "A warning, and likely: which device the file was saved from is not seen."
@@ -185,12 +186,21 @@ def _found(trace: Trace) -> Iterator[Hit]:
     for load in loads:
         if load.arguments.open or load.arguments.get("map_location", 1) is not None:
             continue
-        if any(_chooses_ranks(guard) for guard in load.scene.guards):
+        if any(_chooses_ranks(guard) for guard in load.scene.guards) or _is_released(trace, load):
             continue
         filled = filled_by.get(f"loaded#{load.order}")
         group = next((pair for pair in several if _is_beside(pair[0], load)), None)
         if filled is not None and group is not None:
             yield _hit(load, filled, group)
+
+
+def _is_released(trace: Trace, load: Loaded) -> bool:
+    """A file of a fixed name that the script does not write: released weights, from whichever device."""
+    path = load.arguments.get("f", 0)
+    if not isinstance(path, Const) or not isinstance(path.value, str):
+        return False
+    saved = (one.path_value for one in trace.of(Saved))
+    return not any(isinstance(one, Const) and one.value == path.value for one in saved)
 
 
 def _chooses_ranks(guard: Guard) -> bool:
