@@ -75,13 +75,15 @@ def _asks_for_mode(trace: Trace, part: Obj) -> bool | None:
 def _questions(node: nodes.ClassDef) -> Iterator[str | None]:
     """Where the source asks for `training`: the attribute with the rate of a dropout, None for all else.
 
-    What is only asserted changes nothing.
+    What is only asserted changes nothing, and neither does computing again instead of keeping.
     """
     rates: dict[int, str] = {}
-    asserted: set[int] = set()
+    inert: set[int] = set()
     for inner in walk(node):
         if isinstance(inner, nodes.Assert):
-            asserted.update(id(below) for below in walk(inner))
+            inert.update(id(below) for below in walk(inner))
+        elif isinstance(inner, nodes.If) and _checkpoints(inner):
+            inert.update(id(below) for below in walk(inner.test))
         elif isinstance(inner, nodes.Call) and _last_name(inner.func).endswith("dropout"):
             rate = next(
                 (k.value for k in inner.keywords if k.name == "p"),
@@ -90,10 +92,19 @@ def _questions(node: nodes.ClassDef) -> Iterator[str | None]:
             if isinstance(rate, nodes.Attribute) and isinstance(rate.value, nodes.Name):
                 rates.update({id(below): rate.attr for keyword in inner.keywords for below in walk(keyword)})
                 rates.update({id(below): rate.attr for given in inner.args for below in walk(given)})
-        elif isinstance(inner, nodes.Attribute) and inner.attr == "training" and id(inner) not in asserted:
+        elif isinstance(inner, nodes.Attribute) and inner.attr == "training" and id(inner) not in inert:
             yield rates.get(id(inner))
         elif isinstance(inner, nodes.Name) and inner.id == "training":
             yield None
+
+
+def _checkpoints(test: nodes.If) -> bool:
+    """`if self.training and ...: x = checkpoint(block, x)`"""
+    return any(
+        isinstance(inner, nodes.Call) and "checkpoint" in _last_name(inner.func).lower()
+        for statement in test.body
+        for inner in walk(statement)
+    )
 
 
 def _last_name(node: nodes.Expr) -> str:
