@@ -34,6 +34,10 @@ class OutOfMemoryError(Exception):
         self.capacity_bytes = capacity_bytes
 
 
+#: The environment variables that hold the allocator's options.
+ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+
+
 @dataclass(frozen=True, slots=True)
 class AllocatorSettings:
     """The options of `PYTORCH_CUDA_ALLOC_CONF` (since 2.10 also `PYTORCH_ALLOC_CONF`) that change sizes.

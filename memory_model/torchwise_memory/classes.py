@@ -116,6 +116,8 @@ def _classes() -> dict[str, NativeClass]:
     for name, entry in list(table.items()):
         for alias in (*_ALIASES.get(name, ()), *defined_in.get(name, ())):
             table.setdefault(alias, entry)
+        if name.startswith("torchao.optim."):
+            table.setdefault(name.replace("torchao.optim.", "torchao.prototype.low_bit_optim."), entry)
         if name.startswith("bitsandbytes.optim."):
             table.setdefault(name.replace("bitsandbytes.optim.", "bitsandbytes.optim.adamw."), entry)
     return table

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from torchwise_memory.allocator import AllocatorSettings
+from torchwise_memory.allocator import ALLOCATOR_VARIABLES, AllocatorSettings
 from torchwise_memory.hardware import Gpu, UnknownGpuError, find
 from torchwise_memory.live.recording import Recorder, Replayed, replay
 from torchwise_memory.live.step import Step, record
@@ -34,7 +34,6 @@ ERRORS_ON_CARD = (0.03, 0.05)
 ERRORS_ON_CPU = (0.06, 0.12)
 #: Smaller shares of the peak are left out of the text.
 NOTICED = 0.001
-_ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 _DEFAULT_SM = 80
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -269,7 +268,7 @@ def _replayed(recorder: Recorder, shares: dict[int, float], card: Gpu | None) ->
 
 
 def _allocator_options() -> str:
-    return next((os.environ[name] for name in _ALLOCATOR_VARIABLES if name in os.environ), "")
+    return next((os.environ[name] for name in ALLOCATOR_VARIABLES if name in os.environ), "")
 
 
 def _card(name: str | None) -> Gpu | None:

@@ -500,7 +500,7 @@ class Module:
 
     @visible("compile")
     def compile_(self, w: World, *args: object, **kwargs: object) -> None:
-        w.assume("torch.compile changes nothing in memory")
+        w.assume("torch.compile keeps what eager code keeps")
 
     @visible("share_memory")
     def share_memory(self: _M, w: World) -> _M:

@@ -65,7 +65,8 @@ def linear(w: World, input: Tensor, weight: Tensor, bias: Tensor | None = None) 
     if x.ndim > 2 and view_strides(x.shape, x.strides, (x.numel // max(columns, 1), columns)) is None:
         x = contiguous(w, x)
     w.matrix_workspace(x.storage.device)
-    result = w.new((*x.shape[:-1], *matrix.shape[:-1]), x.dtype, "linear", x.storage.device)
+    name = "linear" if bias is None else "linear with bias"
+    result = w.new((*x.shape[:-1], *matrix.shape[:-1]), x.dtype, name, x.storage.device)
     needs = (x.requires_grad, matrix.requires_grad, offset is not None and offset.requires_grad)
     if any(needs):
         saved = (x if needs[1] else None, matrix if needs[0] else None)

@@ -1,4 +1,4 @@
-"""Optimizers of other packages: bitsandbytes, lion-pytorch, apex, transformers."""
+"""Optimizers of other packages: bitsandbytes, torchao, GaLore, lion-pytorch, apex, transformers, more."""
 
 from __future__ import annotations
 
@@ -115,4 +115,126 @@ class HuggingFaceAdafactor(_AnyOptions):
             del squared, update
 
 
-THIRD_PARTY = (*_bitsandbytes(), Lion, FusedAdam, HuggingFaceAdafactor)
+class LowBit(_AnyOptions):
+    """torchao: states in blocks with an fp32 scale each, as wide as the parameter below 4096 elements.
+
+    Compiled steps of one parameter at a time work on fp32 copies of it and of its states.
+    """
+
+    bits: ClassVar[int] = 8
+    block: ClassVar[int] = 256
+
+    def new_state(self, w: World, group: Group, parameter: Tensor) -> State:
+        block = group.get("block_size", self.block)
+        if parameter.numel < 4096 or parameter.numel % block:
+            return {name: state_like(w, parameter) for name in ("exp_avg", "exp_avg_sq")}
+        state: State = {}
+        for name in ("exp_avg", "exp_avg_sq"):
+            state[name] = state_of(w, (parameter.numel * self.bits // 8,), uint8, parameter)
+            state[f"{name}_scale"] = state_of(w, (parameter.numel // block,), float32, parameter)
+        return state
+
+    def update(self, w: World, group: Group, parameters: list[Tensor]) -> None:
+        for parameter in parameters:
+            wide = [w.like(parameter, "dequantised state", float32) for _ in range(2)]
+            del wide
+
+
+def _low_bit() -> tuple[type[LowBit], ...]:
+    made: list[type[LowBit]] = []
+    for stem in ("Adam", "AdamW"):
+        for suffix, bits, block in (("8bit", 8, 256), ("4bit", 4, 128), ("Fp8", 8, 256)):
+            members = {"native_name": f"torchao.optim.{stem}{suffix}", "bits": bits, "block": block}
+            made.append(type(f"{stem}{suffix}", (LowBit,), members))
+    return tuple(made)
+
+
+class GaLore(_AnyOptions):
+    """galore-torch: groups with a `rank` keep moments and a projection in that rank, others Adam's states."""
+
+    native_name = "galore_torch.GaLoreAdamW"
+
+    def new_state(self, w: World, group: Group, parameter: Tensor) -> State:
+        rank = group.get("rank")
+        if rank is None or len(parameter.shape) != 2:
+            shape = tuple(parameter.shape)
+            return {name: self.moment(w, shape, parameter) for name in ("exp_avg", "exp_avg_sq")}
+        short, long = sorted(parameter.shape)
+        rank = min(int(rank), short)
+        state: State = {name: self.moment(w, (rank, long), parameter) for name in ("exp_avg", "exp_avg_sq")}
+        return {**state, "projector": state_of(w, (short, rank), parameter.dtype, parameter)}
+
+    def moment(self, w: World, shape: tuple[int, ...], parameter: Tensor) -> Tensor:
+        return state_of(w, shape, parameter.dtype, parameter)
+
+    def update(self, w: World, group: Group, parameters: list[Tensor]) -> None:
+        for parameter in parameters:
+            update = w.like(parameter, "projected back")
+            del update
+
+
+class GaLore8bit(GaLore):
+    native_name = "galore_torch.GaLoreAdamW8bit"
+
+    def moment(self, w: World, shape: tuple[int, ...], parameter: Tensor) -> Tensor:
+        return state_of(w, shape, uint8, parameter)
+
+
+class GaLoreAdafactor(_AnyOptions):
+    native_name = "galore_torch.GaLoreAdafactor"
+
+    def new_state(self, w: World, group: Group, parameter: Tensor) -> State:
+        return factored_state(w, parameter)
+
+
+class _Copies(_AnyOptions):
+    """One parameter after the other, with so many states of its size."""
+
+    names: ClassVar[tuple[str, ...]] = ()
+
+    def new_state(self, w: World, group: Group, parameter: Tensor) -> State:
+        return {name: state_like(w, parameter) for name in self.names}
+
+    def update(self, w: World, group: Group, parameters: list[Tensor]) -> None:
+        for parameter in parameters:
+            update = w.like(parameter, "update")
+            del update
+
+    def train(self, w: World, mode: bool = True) -> None:
+        """Schedule-free optimizers change between two points; no memory does."""
+
+    def eval(self, w: World) -> None:
+        """Likewise."""
+
+
+def _copies() -> tuple[type[_Copies], ...]:
+    known = {
+        "schedulefree.AdamWScheduleFree": ("z", "exp_avg_sq"),
+        "schedulefree.SGDScheduleFree": ("z",),
+        "schedulefree.RAdamScheduleFree": ("z", "exp_avg_sq"),
+        "prodigyopt.Prodigy": ("exp_avg", "exp_avg_sq", "s", "p0"),
+        "dadaptation.DAdaptAdam": ("s", "exp_avg", "exp_avg_sq"),
+        "adan_pytorch.Adan": ("m", "v", "n", "prev_grad"),
+        "madgrad.MADGRAD": ("grad_sum_sq", "s", "x0"),
+        "torch_optimizer.Lamb": ("exp_avg", "exp_avg_sq"),
+        "timm.optim.Lamb": ("exp_avg", "exp_avg_sq"),
+        "timm.optim.MADGRAD": ("grad_sum_sq", "s", "x0"),
+        "timm.optim.Adan": ("exp_avg", "exp_avg_diff", "exp_avg_sq", "neg_pre_grad"),
+    }
+    return tuple(
+        type(name.rpartition(".")[2], (_Copies,), {"native_name": name, "names": states})
+        for name, states in known.items()
+    )
+
+
+THIRD_PARTY = (
+    *_bitsandbytes(),
+    *_low_bit(),
+    *_copies(),
+    Lion,
+    FusedAdam,
+    GaLore,
+    GaLore8bit,
+    GaLoreAdafactor,
+    HuggingFaceAdafactor,
+)

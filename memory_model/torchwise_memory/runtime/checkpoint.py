@@ -11,10 +11,13 @@ from .tape import Gradients, Saved, record
 from .tensor import Tensor, alias
 
 if TYPE_CHECKING:
+    from .storage import Storage
     from .world import World
 
 #: The checkpointed function: called with the same arguments each time it runs.
 Body = Callable[..., object]
+#: Whether what an operator of that name makes is kept.
+Keeps = Callable[[str], bool]
 
 
 class _Stop(BaseException):
@@ -30,7 +33,16 @@ class Frame:
     `_Recording` of the same call; each saved tensor is handed out once and leaves with its node.
     """
 
-    def __init__(self, w: World, body: Body, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
+    def __init__(
+        self,
+        w: World,
+        body: Body,
+        args: Sequence[object],
+        kwargs: Mapping[str, object],
+        keeps: Keeps | None = None,
+    ) -> None:
+        self.keeps = keeps
+        self.kept: list[Storage] = []
         self.body = body
         self.args = tuple(args)
         self.kwargs = dict(kwargs)
@@ -38,6 +50,11 @@ class Frame:
         self.autocast = (w.autocast_dtype, w.autocast_cpu_dtype)
         self.module_path = w.module_path
         self.made_again: dict[int, Tensor] | None = None
+
+    def note(self, operator: str, storage: Storage) -> None:
+        """Selective: results of some operators are kept instead of made again."""
+        if self.keeps is not None and self.keeps(operator):
+            self.kept.append(storage)
 
     def pack(self, w: World, tensor: Tensor) -> object:
         index = self.saved_count
@@ -53,6 +70,8 @@ class Frame:
 
     def _recompute(self, w: World) -> dict[int, Tensor]:
         recording = _Recording(self.saved_count)
+        # what was kept takes the place of what the run makes
+        self.kept.clear()
         outer = (w.grad_enabled, w.autocast_dtype, w.autocast_cpu_dtype, w.autocast_depth, w.autocast_cache)
         path, policies = w.module_path, w.save_policies
         w.grad_enabled, w.module_path = True, self.module_path
@@ -96,18 +115,26 @@ def checkpoint(
     kwargs: Mapping[str, object],
     *,
     reentrant: bool,
+    keeps: Keeps | None = None,
 ) -> object:
-    """`torch.utils.checkpoint.checkpoint` of `body(*args, **kwargs)`."""
+    """`torch.utils.checkpoint.checkpoint` of `body(*args, **kwargs)`.
+
+    keeps: whether the result of an operator of that name is kept (selective checkpointing).
+    """
     if not w.grad_enabled:
         return body(*args, **kwargs)
     if reentrant:
         return _reentrant(w, body, args)
-    frame = Frame(w, body, args, kwargs)
+    frame = Frame(w, body, args, kwargs, keeps)
     w.save_policies.append(frame)
+    if keeps is not None:
+        w.keepers.append(frame)
     try:
         return body(*args, **kwargs)
     finally:
         w.save_policies.pop()
+        if keeps is not None:
+            w.keepers.pop()
 
 
 def _again(argument: object) -> object:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from torchwise_memory.report import Origin, Phase
 from torchwise_memory.versions import Installed
@@ -29,6 +29,14 @@ LATEST_TORCH = (2, 13)
 
 #: Called with a leaf whose gradient has just been accumulated (sharding and bucketing policies).
 GradientReady = Callable[["World", Tensor], None]
+
+
+class Keeper(Protocol):
+    """Is told of each new storage while it is on top of `World.keepers`."""
+
+    def note(self, operator: str, storage: Storage) -> None:
+        """operator: the name of the one that made it."""
+        ...
 
 
 class World:
@@ -66,6 +74,7 @@ class World:
         self.autocast_cache_enabled = True
         self.autocast_cache: dict[int, tuple[weakref.ref[Tensor], Tensor]] = {}
         self.save_policies: list[SavePolicy] = []
+        self.keepers: list[Keeper] = []
         self.sequence = 0
         self.module_depth = 0
         self.generations = 0
@@ -140,12 +149,10 @@ class World:
         count = prod(shape)
         if count < 0:
             raise Unsupported(operator, f"negative extent in {shape}")
-        return Tensor(
-            shape,
-            dtype,
-            Storage(self.ledger, count * dtype.itemsize, device, operator, dtype.name, shape, kind),
-            strides,
-        )
+        storage = Storage(self.ledger, count * dtype.itemsize, device, operator, dtype.name, shape, kind)
+        if self.keepers:
+            self.keepers[-1].note(operator, storage)
+        return Tensor(shape, dtype, storage, strides)
 
     def like(self, tensor: Tensor, operator: str, dtype: DType | None = None) -> Tensor:
         """A new tensor of the same shape: dense inputs keep their strides, others the order of their

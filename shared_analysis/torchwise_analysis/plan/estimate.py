@@ -47,6 +47,8 @@ RESERVED_ERROR = 0.10
 # Segments of 2 and 20 MiB weigh more in small processes.
 SMALL_RESERVED_BYTES = 1 << 30
 SMALL_RESERVED_ERROR = 0.20
+# What fusing may save of activations: inputs of elementwise operators that are made again in backward.
+FUSED_SHARE = 0.4
 DEFAULT_SM = 80
 MAX_ALTERNATIVES = 8
 # Of the script's run and of those with something changed; a single one may take as many as it has fuel for.
@@ -326,6 +328,10 @@ def _alternatives(facts: Facts, run: Callable[[dict[str, object], Change], Facts
     return found
 
 
+def _lowered(interval: Interval, bytes_: int) -> Interval:
+    return Interval(max(0, interval.low - bytes_), interval.point, interval.high)
+
+
 def _fits(card: Gpu, processes: int, measured: Measured) -> bool:
     judged = verdict(_reserved(measured), _allocated(measured), card, processes).verdict
     return judged in (Verdict.FITS, Verdict.PROBABLY_FITS)
@@ -337,6 +343,9 @@ def _answer(
     same = [m for f in others for m in f.measured if m.origin == measured.origin and m.kind is measured.kind]
     allocated = _hull(_allocated(measured), [_allocated(m) for m in same])
     reserved = _hull(_reserved(measured), [_reserved(m) for m in same])
+    if "compiled" in facts.seen and measured.kind is Kind.TRAINING:
+        fused = int(FUSED_SHARE * breakdown(measured.by_kind).get("activations", 0))
+        allocated, reserved = (_lowered(interval, fused) for interval in (allocated, reserved))
     card = cards[0] if cards else None
     assumptions = tuple(dict.fromkeys([*facts.assumptions, *notes]))
     return Estimate(

@@ -13,6 +13,7 @@ from torchwise_analysis.interp.concrete import loops, text
 from torchwise_analysis.interp.concrete.costs import STATEMENT_FUEL
 from torchwise_analysis.interp.concrete.errors import Cancelled, Finished, Raised, Stopped
 from torchwise_analysis.interp.concrete.interpreter import Interpreter
+from torchwise_analysis.interp.concrete.library.stdlib import set_variable
 from torchwise_analysis.interp.concrete.loops import Measured
 from torchwise_analysis.interp.concrete.statements import ASKS_FOR_VERSION
 from torchwise_analysis.names.project import Project
@@ -160,6 +161,9 @@ def _run(
     it.launch = start.launch
     it.wanted_path = start.wanted_path
     world.world_size = start.processes
+    for word in start.launch.before if start.launch is not None else ():
+        name, _, value = word.partition("=")
+        set_variable(it, name, value)
     it.literals = change.literals
     it.changes = change.names
     module = start.module

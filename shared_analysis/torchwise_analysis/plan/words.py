@@ -13,6 +13,7 @@ _OPERATORS = {
     "log_softmax": "log-probabilities",
     "softmax": "attention or class probabilities",
     "linear": "outputs of linear layers",
+    "linear with bias": "outputs of linear layers",
     "addmm": "outputs of linear layers",
     "mm": "outputs of matrix products",
     "bmm": "outputs of batched matrix products",

@@ -15,6 +15,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, cast
 
 from torchwise_analysis.interp.concrete import operators, recovery, text
+from torchwise_analysis.interp.concrete.errors import Stopped
 from torchwise_analysis.interp.concrete.values import (
     MISSING,
     Builtin,
@@ -118,8 +119,12 @@ def call(it: Interpreter, node: nodes.Call, frame: Frame) -> Value:
             keywords[keyword.name] = value
         del value
     it.place(node, frame)
-    if it.recovers and isinstance(callee, Unknown) and isinstance(node.func, nodes.Attribute):
-        recovery.note_call(it, node.func.attr, (*args, *keywords.values()))
+    if isinstance(callee, Unknown) and isinstance(node.func, nodes.Attribute):
+        if it.recovers:
+            recovery.note_call(it, node.func.attr, (*args, *keywords.values()))
+        elif node.func.attr == "backward" and it.loops.calls:
+            # without its backward a step would look small
+            raise Stopped(f"the loss is not known: {callee.why}", callee.origin or it.origin())
     if len(args) == 1 and isinstance(args[0], str) and isinstance(callee, Builtin) and callee.name == "eval":
         return value_of_text(it, args[0], frame)
     return it.call(callee, args, keywords)

@@ -176,6 +176,7 @@ class Library:
         self.open_file = files.open_file
         self.functions: dict[str, Builtin] = {}
         # facts of the plan as they are met: name -> (value, place)
+        self.aten_operators: dict[str, Value] = {}
         self.met: dict[str, tuple[object, Origin | None]] = {}
         self.models: list[tuple[weakref.ref[Module], Origin | None]] = []
         # what a library calls the models it made
@@ -960,6 +961,9 @@ class Library:
             self.invoke(METHODS["__setitem__"], [owner, _resolved_index(self.it, owner, index), value], {})
             return True
         if isinstance(owner, Opaque):
+            setter = owner.attributes.get("__setitem__")
+            if isinstance(setter, Builtin):
+                self.it.call(setter, [index, value], {})
             return True
         return self._special_method(owner, "__setitem__", [index, value]) is not MISSING
 

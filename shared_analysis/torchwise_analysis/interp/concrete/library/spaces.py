@@ -24,7 +24,15 @@ from torchwise_analysis.interp.concrete.library import (
     vision_models,
 )
 from torchwise_analysis.interp.concrete.library.stdlib import standard_modules
-from torchwise_analysis.interp.concrete.values import MISSING, Builtin, Class, Namespace, Opaque, Value
+from torchwise_analysis.interp.concrete.values import (
+    MISSING,
+    Builtin,
+    Class,
+    Namespace,
+    Opaque,
+    Unknown,
+    Value,
+)
 from torchwise_memory.classes import CLASS_FUNCTIONS, CLASSES
 from torchwise_memory.library import FUNCTIONS
 from torchwise_memory.operators.registry import Function as NativeFunction
@@ -37,8 +45,35 @@ if TYPE_CHECKING:
 
 # Roots of which every name below is resolved by the tables of the runtime.
 _TABLE_ROOTS = ("torch", "bitsandbytes", "apex", "lion_pytorch")
+# Packages of which only optimizers are known; their other names are unknown and not missing.
+_OPTIMIZER_ROOTS = (
+    "torchao",
+    "galore_torch",
+    "schedulefree",
+    "prodigyopt",
+    "dadaptation",
+    "adan_pytorch",
+    "madgrad",
+    "torch_optimizer",
+)
 # Modules that a replacement text stands for as a whole.
-_REPLACED = frozenset({"einops", "einops.layers.torch"})
+_REPLACED = frozenset(
+    {
+        "einops",
+        "einops.layers.torch",
+        "flash_attn",
+        "flash_attn.flash_attn_interface",
+        "flash_attn.losses.cross_entropy",
+        "xformers.ops",
+        "xformers.ops.fmha.attn_bias",
+        "liger_kernel.transformers",
+        "liger_kernel.ops.cross_entropy",
+        "apex.normalization",
+        "torch_ema",
+        "ema_pytorch",
+        "torchao.float8",
+    }
+)
 _PREFIXES = frozenset(
     prefix
     for name in (*FUNCTIONS, *CLASSES, *CLASS_FUNCTIONS)
@@ -141,6 +176,8 @@ class Spaces:
         if name in _REPLACED:
             scope = self.it.library.imports.replacement(name)
             return None if scope is None else scope.module
+        if name == "timm.utils" and self.it.project.find(name, "") is None:
+            return Namespace(name, resolve=self._timm_utility)
         if name.startswith(training.DISTRIBUTIONS) and name.count(".") < 3:
             return training.distributions_space(self.it, name)
         if name in training.TRAINER_MODULES:
@@ -152,7 +189,19 @@ class Spaces:
             if name != root and name not in _PREFIXES and not self._has_own(name):
                 return None
             return Namespace(name, resolve=lambda member: self._torch_member(name, member))
+        if root in _OPTIMIZER_ROOTS and (name == root or name in _PREFIXES):
+            return Namespace(name, resolve=lambda member: self._optimizer(name, member))
         return self.standard.get(name)
+
+    def _optimizer(self, owner: str, name: str) -> Value:
+        found = self._torch_member(owner, name)
+        return Unknown(f"{owner}.{name}", self.it.origin()) if found is MISSING else found
+
+    def _timm_utility(self, name: str) -> Value:
+        """Averages of weights hold memory; other helpers are not known without the library's text."""
+        scope = self.it.library.imports.replacement("timm.utils")
+        found = MISSING if scope is None else scope.lookup(name)
+        return Unknown(f"timm.utils.{name}", self.it.origin()) if found is MISSING else found
 
     @property
     def standard(self) -> dict[str, Namespace]:

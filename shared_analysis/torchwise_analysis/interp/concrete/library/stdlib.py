@@ -41,6 +41,7 @@ from torchwise_analysis.interp.concrete.values import (
     Unknown,
     Value,
 )
+from torchwise_memory.allocator import ALLOCATOR_VARIABLES, Allocator, AllocatorSettings
 from torchwise_memory.modules.base import Module
 
 if TYPE_CHECKING:
@@ -1219,14 +1220,43 @@ def _environ_item(it: Interpreter, args: list[Value], keywords: Keywords) -> Val
     return Unknown(f"the environment variable {text.text_of(it, name)}", it.origin())
 
 
+def _set_environment(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    if len(args) > 1 and isinstance(args[0], str) and isinstance(args[1], str):
+        set_variable(it, args[0], args[1])
+    return args[1] if len(args) > 1 else None
+
+
+def _default_environment(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    _set_environment(it, args, keywords)
+    return _environment(it, args, keywords)
+
+
+def _update_environment(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    given = cast("dict[Value, Value]", args[0]) if args and isinstance(args[0], dict) else {}
+    for name, value in (*given.items(), *keywords.items()):
+        _set_environment(it, [name, value], {})
+    return None
+
+
+def set_variable(it: Interpreter, name: str, value: str) -> None:
+    """What the allocator takes from a variable while nothing lies on the card; others change no size."""
+    allocator = it.world.ledger.allocator
+    if name not in ALLOCATOR_VARIABLES or not isinstance(allocator, Allocator) or allocator.reserved:
+        return
+    allocator.settings = AllocatorSettings.parse(value)
+    if allocator.settings.unknown:
+        it.assume(f"options of the allocator that are not followed: {', '.join(allocator.settings.unknown)}")
+
+
 def _os() -> dict[str, Value]:
     environ = Opaque("os.environ")
     environ.attributes |= {
         "get": Builtin("get", _environment),
         "__getitem__": Builtin("__getitem__", _environ_item),
         "__contains__": Builtin("__contains__", _environ_contains),
-        "setdefault": Builtin("setdefault", _environment),
-        "update": Builtin("update", _nothing),
+        "__setitem__": Builtin("__setitem__", _set_environment),
+        "setdefault": Builtin("setdefault", _default_environment),
+        "update": Builtin("update", _update_environment),
         "pop": Builtin("pop", _environment),
         "copy": Builtin("copy", lambda it, a, k: {}),
         "items": Builtin("items", lambda it, a, k: []),
@@ -1236,6 +1266,7 @@ def _os() -> dict[str, Value]:
         "environ": environ,
         "path": path,
         "getenv": Builtin("getenv", _environment),
+        "putenv": Builtin("putenv", _set_environment),
         "makedirs": Builtin("makedirs", _nothing),
         "mkdir": Builtin("mkdir", _nothing),
         "remove": Builtin("remove", _nothing),

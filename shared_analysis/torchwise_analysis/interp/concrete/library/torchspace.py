@@ -27,7 +27,7 @@ from torchwise_analysis.interp.concrete.values import (
     Unknown,
     Value,
 )
-from torchwise_memory.library import METHODS, TENSOR_ATTRIBUTES
+from torchwise_memory.library import FUNCTIONS, METHODS, TENSOR_ATTRIBUTES
 from torchwise_memory.modules.base import Buffer, Module
 from torchwise_memory.runtime.checkpoint import checkpoint
 from torchwise_memory.runtime.contexts import Autocast, Context, GradMode
@@ -53,7 +53,7 @@ def torch_members(it: Interpreter) -> dict[str, Value]:
     members.update(_inert())
     members.update(_constants())
     members.update(_questions())
-    members.update(_checkpoint())
+    members.update(_checkpoint(it))
     members.update(_distributed())
     members.update(multiprocessing_members("torch.multiprocessing."))
     return members
@@ -497,7 +497,8 @@ def _identity_decorator(it: Interpreter, args: list[Value], keywords: Keywords) 
 
 
 def _compile(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
-    it.assume("torch.compile changes nothing in memory")
+    it.assume("torch.compile keeps what eager code keeps; the interval reaches down to what fusing may save")
+    it.library.met.setdefault("compiled", (True, it.origin()))
     if args and not isinstance(args[0], (str, bool)):
         return args[0]
     return Builtin("compile", _first)
@@ -657,20 +658,133 @@ def _set_default_device(it: Interpreter, args: list[Value], keywords: Keywords) 
     return None
 
 
-def _checkpoint() -> dict[str, Value]:
+def _checkpoint(it: Interpreter) -> dict[str, Value]:
     one = Builtin("torch.utils.checkpoint.checkpoint", _run_checkpoint)
     many = Builtin("torch.utils.checkpoint.checkpoint_sequential", _checkpoint_sequential)
-    return {"torch.utils.checkpoint.checkpoint": one, "torch.utils.checkpoint.checkpoint_sequential": many}
+    parallel, flex = "torch.distributed.tensor.parallel", "torch.nn.attention.flex_attention"
+    return {
+        "torch.utils.checkpoint.checkpoint": one,
+        "torch.utils.checkpoint.checkpoint_sequential": many,
+        "torch.utils.checkpoint.create_selective_checkpoint_contexts": Builtin(
+            "create_selective_checkpoint_contexts", _selective_contexts
+        ),
+        "torch.utils.checkpoint.CheckpointPolicy": Namespace(
+            "CheckpointPolicy",
+            {name: name for name in ("MUST_SAVE", "PREFER_SAVE", "MUST_RECOMPUTE", "PREFER_RECOMPUTE")},
+        ),
+        "torch.ops": operators_space(it, "torch.ops"),
+        f"{flex}.flex_attention": Builtin("flex_attention", _flex_attention),
+        f"{flex}.create_block_mask": Builtin("create_block_mask", lambda it, a, k: Opaque("BlockMask")),
+        f"{parallel}.parallelize_module": Builtin("parallelize_module", _not_followed("tensor parallelism")),
+        "torch.distributed.tensor.experimental.context_parallel": Builtin(
+            "context_parallel", _not_followed("context parallelism")
+        ),
+    }
 
 
 def _run_checkpoint(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
     function = args.pop(0)
     reentrant = keywords.pop("use_reentrant", True)
-    for name in ("preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop"):
+    keeps = _kept_results(it, keywords.pop("context_fn", None))
+    for name in ("preserve_rng_state", "determinism_check", "debug", "early_stop"):
         keywords.pop(name, None)
     it.library.met.setdefault("checkpointing", (True, it.origin()))
     body = Recomputed(it, function)
-    return checkpoint(it.world, body, args, keywords, reentrant=it.truth(reentrant))
+    return checkpoint(it.world, body, args, keywords, reentrant=it.truth(reentrant), keeps=keeps)
+
+
+# Operators by the name of what they make: the name in ATen that a policy is asked about.
+_ATEN = {
+    "linear": "mm",
+    "linear with bias": "addmm",
+    "mm": "mm",
+    "matmul": "mm",
+    "addmm": "addmm",
+    "bmm": "bmm",
+    "baddbmm": "baddbmm",
+    "convolution": "convolution",
+    "grouped_mm": "_grouped_mm",
+    "flash_attention": "_scaled_dot_product_flash_attention",
+    "efficient_attention": "_scaled_dot_product_efficient_attention",
+}
+# Made along with a result that is kept, under no name of their own.
+_ALONG = frozenset({"logsumexp", "rng_state", "unused", "philox_seed", "philox_offset"})
+
+
+def _kept_results(it: Interpreter, context_fn: Value) -> Callable[[str], bool] | None:
+    """Which results selective checkpointing keeps; None where it is not asked for."""
+    if context_fn is None:
+        return None
+    made = it.call(context_fn, [], {})
+    if not isinstance(made, Opaque) or made.kind != _SELECTIVE:
+        if isinstance(made, tuple):
+            return None  # contexts that forward and recomputation run under, which keep nothing
+        raise Stopped("what this checkpoint keeps is not known", it.origin())
+    policy = made.payload
+    kept = {"last": False}
+
+    def keeps(operator: str) -> bool:
+        if operator in _ALONG:
+            return kept["last"]
+        name = _ATEN.get(operator)
+        kept["last"] = name is not None and _is_kept(it, policy, f"torch.ops.aten.{name}.default")
+        return kept["last"]
+
+    return keeps
+
+
+_SELECTIVE = "contexts of selective checkpointing"
+
+
+def _selective_contexts(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    given = args[0] if args else keywords.get("policy_fn_or_list")
+    return Opaque(_SELECTIVE, payload=given)
+
+
+def _is_kept(it: Interpreter, policy: Value, operator: str) -> bool:
+    """What a list or a function says of an operator, asked as often as it runs."""
+    asked = aten_operator(it, operator)
+    if isinstance(policy, (list, tuple, set)):
+        return any(each is asked for each in cast("list[Value]", list(policy)))
+    origin = it.world.origin
+    answer = it.call(policy, [Opaque("context", {"is_recompute": False}), asked], {})
+    it.world.origin = origin
+    return answer is True or answer in ("MUST_SAVE", "PREFER_SAVE")
+
+
+def aten_operator(it: Interpreter, name: str) -> Value:
+    """`torch.ops.aten.mm.default`: one object for each name, so that programs may compare them."""
+    known = it.library.aten_operators
+    if name not in known:
+        known[name] = Opaque(name)
+    return known[name]
+
+
+def operators_space(it: Interpreter, name: str) -> Namespace:
+    """`torch.ops` and below: overloads are objects, everything above them a name space."""
+
+    def resolve(member: str) -> Value:
+        full = f"{name}.{member}"
+        return aten_operator(it, full) if name.count(".") >= 3 else operators_space(it, full)
+
+    return Namespace(name, resolve=resolve)
+
+
+def _flex_attention(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    """Compiled, as its documentation asks for: it keeps what a fused kernel keeps."""
+    it.assume("flex_attention is compiled: it keeps no scores")
+    given = dict(zip(("query", "key", "value"), args, strict=False)) | keywords
+    tensors = [given.get(name) for name in ("query", "key", "value")]
+    function = FUNCTIONS["torch.nn.functional.scaled_dot_product_attention"]
+    shares = keywords.get("enable_gqa", False)
+    return it.library.invoke(function, tensors, {"is_causal": True, "enable_gqa": shares})
+
+
+def _not_followed(what: str) -> Call:
+    def stop(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+        raise Stopped(f"{what} of a script is not followed", it.origin())
+
+    return stop
 
 
 class Recomputed:

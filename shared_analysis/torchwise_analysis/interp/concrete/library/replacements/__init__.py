@@ -20,7 +20,7 @@ from torchwise_analysis.source.nodes import Module
 _FILES = (
     "transformers_5.txt", "vision.txt", "diffusers.txt", "peft.txt",
     "training.txt", "trainer.txt", "trl.txt", "datasets.txt", "deepspeed.txt",
-    "distributions.txt", "einops.txt", "settings.txt",
+    "distributions.txt", "einops.txt", "kernels.txt", "settings.txt",
 )  # fmt: skip
 #: Between which releases (major, minor) of a library a text holds: both ends were read or tested.
 RELEASES: dict[str, dict[str, tuple[tuple[int, int], tuple[int, int]]]] = {
@@ -38,6 +38,14 @@ RELEASES: dict[str, dict[str, tuple[tuple[int, int], tuple[int, int]]]] = {
     "datasets.txt": {"datasets": ((4, 0), (4, 99))},
     "deepspeed.txt": {"deepspeed": ((0, 19), (0, 19))},
     "einops.txt": {"einops": ((0, 8), (0, 8))},
+    "kernels.txt": {
+        "flash_attn": ((2, 3), (2, 8)),
+        "xformers": ((0, 0), (0, 0)),
+        "liger_kernel": ((0, 4), (0, 6)),
+        "torchao": ((0, 7), (0, 14)),
+        "torch_ema": ((0, 3), (0, 3)),
+        "ema_pytorch": ((0, 4), (0, 7)),
+    },
     "settings.txt": {"pydantic": ((1, 10), (2, 14)), "pydantic_settings": ((2, 0), (2, 12))},
 }
 _SECTION = re.compile(r"^# module: ([\w.*]+)$", re.MULTILINE)
