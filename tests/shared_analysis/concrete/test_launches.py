@@ -519,3 +519,24 @@ def test_what_eval_is_not_given_as_a_text_is_not_followed(tmp_path: Path) -> Non
     assert "eval()" in message(tmp_path, script)
     script = "width, batch = eval('=' * 20), 8\n" + MODEL + LOOP
     assert "eval()" in message(tmp_path, script)
+
+
+def test_settings_say_in_their_comments_how_they_are_used(tmp_path: Path) -> None:
+    main = tmp_path / "train.py"
+    main.write_text("print(1)\n")
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "small.yaml").write_text(
+        "# To start:\n#   tune run train --config configs/small.yaml\nwidth: 8\n"
+    )
+    (line,) = lines_for(str(main), (str(tmp_path),))
+    assert line.words == ("--config", "configs/small.yaml")
+    assert line.line == 2
+
+
+def test_an_edited_text_is_read_again(tmp_path: Path) -> None:
+    main, run = tmp_path / "train.py", tmp_path / "run.sh"
+    main.write_text("print(1)\n")
+    run.write_text("python train.py --width 8\n")
+    assert lines_for(str(main), (str(tmp_path),))[0].words == ("--width", "8")
+    run.write_text("python train.py --width 128\n")
+    assert lines_for(str(main), (str(tmp_path),))[0].words == ("--width", "128")
