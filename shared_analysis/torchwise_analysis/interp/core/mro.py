@@ -9,7 +9,7 @@ from typing import TypeVar
 C = TypeVar("C")
 
 # Programs have tens; each class of a chain keeps the whole chain.
-MAX_ANCESTORS = 1000
+MAX_ANCESTORS = 200
 
 
 class InconsistentMro(Exception):
@@ -24,6 +24,8 @@ def linearize(cls: C, bases: Sequence[C], mro_of: Callable[[C], Sequence[C]]) ->
     sequences = [sequence for sequence in (*map(mro_of, bases), bases) if sequence]
     if sum(map(len, sequences)) > MAX_ANCESTORS:
         raise InconsistentMro
+    if len(bases) == 1:
+        return (cls, *mro_of(bases[0]))
     # how often a class stands behind the first place of what is left of the sequences
     behind = Counter(id(one) for sequence in sequences for one in sequence[1:])
     left = [iter(sequence) for sequence in sequences]
