@@ -92,6 +92,34 @@ RULE = Rule(
     ),
     examples=(
         Example(
+            "Fabric reduces in place",
+            """
+import lightning as L
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+
+def validate(model, loader):
+    model.eval()
+    losses = torch.zeros(10)
+    with torch.no_grad():
+        for k, (x, y) in enumerate(loader):
+            losses[k] = nn.functional.cross_entropy(model(x), y)
+    return losses.mean()
+
+
+def main(val):
+    fabric = L.Fabric(devices=4)
+    fabric.launch()
+    model = fabric.setup(nn.Linear(4, 4))
+    loader = fabric.setup_dataloaders(DataLoader(val))
+    loss = validate(model, loader).detach().clone()
+    fabric.all_reduce(loss, reduce_op="mean")
+    fabric.print(f"loss {loss.item():.4f}")
+""",
+        ),
+        Example(
             "The best checkpoint of a part",
             """
 import torch

@@ -413,6 +413,9 @@ def owned_collective(m: Machine, owner: va.Obj, call: Call) -> va.Value | None:
         value = m.map_tensors(value, lambda t: replace(t, taint=t.taint | {"gathered"}))
     if value is None:
         return va.NONE
+    known = first_known(value)
+    if owner.kind is va.Kind.FABRIC and call.name == "all_reduce" and isinstance(known, va.Tensor):
+        m.exchange(known, tensors.reduced(known))  # [lightning.fabric: reduced in place, and given back]
     return _reduced(m, value, call.node) if call.name in _REDUCING else value
 
 
