@@ -32,6 +32,9 @@ PLAN_NAMES = {
     "micro_batch": "micro_batch",
     "seq_len": "seq_len",
     "image_size": "image_size",
+    "world_size": "world_size",
+    "prompt_len": "prompt_len",
+    "completion_len": "completion_len",
 }
 
 

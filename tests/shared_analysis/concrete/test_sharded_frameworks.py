@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 from tests.shared_analysis.concrete.test_scripts import message, report
 
+from torchwise_analysis.names.project import Project
+from torchwise_analysis.plan import EstimateRequest, estimate_module
+from torchwise_analysis.source import lower_text
 from torchwise_memory.report import Estimate
 
 NET = """
@@ -149,6 +152,37 @@ def test_a_number_of_processes_that_nothing_says_is_a_choice(tmp_path: Path) -> 
 def test_the_same_holds_for_fsdp_by_hand(tmp_path: Path) -> None:
     found = plain(tmp_path, BY_HAND)
     assert found.gpus_used == 8
+
+
+ALONE_OR_NOT = (
+    NET
+    + """
+from torch.distributed.fsdp import fully_shard
+model = Net().cuda()
+for layer in model.layers:
+    fully_shard(layer)
+fully_shard(model)
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(3):
+    labels = torch.zeros(8, dtype=torch.int64, device="cuda")
+    model(torch.zeros(8, 512, device="cuda"), labels)["loss"].backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+)
+
+
+def test_the_interval_spans_what_the_number_of_processes_may_be(tmp_path: Path) -> None:
+    main = tmp_path / "main.py"
+    main.write_text(ALONE_OR_NOT)
+    request = EstimateRequest(with_remedies=False)
+    report = estimate_module(lower_text(str(main), ALONE_OR_NOT), Project([str(tmp_path)]), request)
+    (found,) = report.estimates
+    assert found.gpus_used == 8
+    assert found.peak.allocated is not None and found.parameters is not None
+    # alone a process holds the weights, gradients and states itself
+    assert found.peak.allocated.high > found.parameters * 16
+    assert found.peak.allocated.point < found.parameters * 8
 
 
 CONFIG = """

@@ -307,14 +307,7 @@ class Library:
             return self.functions[name]
         if name in FUNCTIONS:
             function = FUNCTIONS[name]
-            shards = name.endswith(".fully_shard")
-
-            def call(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
-                if shards:
-                    training.processes(it, None, "FSDP shards")
-                return self.invoke(function, args, keywords)
-
-            made = Builtin(name, call)
+            made = Builtin(name, lambda it, a, k: self.invoke(function, a, k))
             self.functions[name] = made
             return made
         if name in CLASSES:

@@ -28,6 +28,7 @@ from torchwise_analysis.interp.concrete.values import (
     MISSING,
     Builtin,
     Class,
+    Keywords,
     Namespace,
     Opaque,
     Unknown,
@@ -231,7 +232,14 @@ class Spaces:
         return MISSING if space is None else space
 
     def _class_function(self, function: NativeFunction) -> Builtin:
-        return Builtin(function.name, lambda it, a, k: it.library.invoke(function, a, k))
+        shards = function.name.endswith(".fully_shard")
+
+        def call(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+            if shards:
+                training.processes(it, None, "FSDP shards")
+            return it.library.invoke(function, args, keywords)
+
+        return Builtin(function.name, call)
 
     # -- classes of runtime values
 
