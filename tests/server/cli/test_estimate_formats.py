@@ -139,7 +139,7 @@ def test_markdown(cli: Cli, tmp_path: Path) -> None:
     assert "| Tesla T4 | 15.0 GiB | 67% | 🔴 probably out of memory |" in result.out
     assert "| allocated | 10.0 GiB | 9.00 GiB – 11.0 GiB | torch.cuda.max_memory_allocated() |" in result.out
     assert "- `b.py:2` `n` is not known" in result.out
-    assert "- −5.00 GiB to 5.00 GiB: checkpoint; time" in result.out
+    assert "- −5.00 GiB to 5.00 GiB: checkpoint (line 1); time" in result.out
 
 
 def test_markdown_tables_keep_their_shape(cli: Cli, tmp_path: Path) -> None:
