@@ -366,9 +366,8 @@ def gradient_method(m: Machine, value: va.Parameters, call: Call) -> va.Value:
     name = call.name
     if name in ("div_", "mul_", "true_divide_", "clamp_", "add_", "copy_"):
         for optimizer in m.reached_optimizers(value.roots):
-            is_new = name in ("add_", "copy_")
-            before = m.gradients(optimizer)
-            changed = frozenset(replace(a, divided=True, replaced=a.replaced or is_new) for a in before)
+            is_new, atoms = name in ("add_", "copy_"), m.gradients(optimizer)
+            changed = frozenset(replace(a, divided=True, replaced=a.replaced or is_new) for a in atoms)
             m.state.set(("grad", optimizer.id), changed)
         return value
     if name == "zero_":
