@@ -637,9 +637,10 @@ class Machine:
         for key, held in list(self.state.facts.items()):
             if held is old:
                 self.state.set(key, new)
-            elif key[0] == "c" and isinstance(held, tuple) and any(item is old for item in held):
+            elif key[0] == "c" and isinstance(held, tuple):
                 items = cast("tuple[va.Value, ...]", held)
-                self.state.set(key, tuple(new if item is old else item for item in items))
+                if any(item is old for item in items):
+                    self.state.set(key, tuple(new if item is old else item for item in items))
             elif key[0] == "d" and isinstance(held, dict):
                 entries = cast("dict[object, va.Value]", held)
                 if any(item is old for item in entries.values()):
