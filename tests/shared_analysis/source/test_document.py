@@ -355,3 +355,13 @@ def test_memory_is_bounded_while_typing() -> None:
         assert document.module.problems == ()
     kept = sum(len(key[0]) for key in document._cache._segments)
     assert kept < 6 * len(text) + 2_000_000
+
+
+def test_old_text_is_kept_within_bounds() -> None:
+    document = Document("train.py", "def f():\n    pass\n" * 20)
+    for number in range(3_000):
+        document.edit(1, 4, 1, 100, f"value = {number}")
+        assert document.module.problems == ()
+    kept = sum(len(key[0]) for key in document._cache._segments)
+    assert kept < 20_000
+    assert document.module == Document("train.py", document.text).module
