@@ -252,7 +252,7 @@ def _left(trace: Trace) -> Iterator[Hit]:
         partner = next((event for event in met.get(loop, ()) if can_meet(one, event)), None)
         if partner is not None:
             said.add(loop)
-            yield _hit_of_exit(trace, one, tests[-1], partner)
+            yield _hit_of_exit(one, tests[-1], partner)
 
 
 def _is_met_by_all(event: Collective | Forward) -> bool:
@@ -281,11 +281,11 @@ def _goes_along(one: LoopLeft, tests: list[Guard], other: LoopLeft) -> bool:
     return not last or (last[0].kind, last[0].symbol, last[0].test) == (own.kind, own.symbol, own.test)
 
 
-def _hit_of_exit(trace: Trace, one: LoopLeft, test: Guard, partner: Collective | Forward) -> Hit:
+def _hit_of_exit(one: LoopLeft, test: Guard, partner: Collective | Forward) -> Hit:
     is_forward = isinstance(partner, Forward)
     what = "pass" if isinstance(partner, Forward) else f"`{partner.name.rpartition('.')[2]}`"
     return Hit(
-        in_file(trace, one),
+        one.place,
         Severity.ERROR,
         Confidence.LIKELY if is_forward else Confidence.CERTAIN,
         f"only some ranks leave the loop here, the others wait for them in its next {what}: the job hangs. "
