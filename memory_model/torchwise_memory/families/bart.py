@@ -26,7 +26,7 @@ from torchwise_memory.families.base import (
     module_list,
     run_block,
 )
-from torchwise_memory.families.seq2seq import CrossCache, shifted_right
+from torchwise_memory.families.seq2seq import CrossCache, decoded, shifted_right
 from torchwise_memory.modules.base import Module
 from torchwise_memory.modules.conv import Conv1d
 from torchwise_memory.modules.linear import Embedding
@@ -486,22 +486,11 @@ class BartModel(PreTrainedModel):
         if encoder_outputs is None:
             source = input_ids if input_features is None else input_features
             encoder_outputs = self.run(w, "encoder", source, attention_mask, inputs_embeds)
-        cache = cache or past_key_values
-        if cache is None and self.new_cache(use_cache) is not None:
-            cache = CrossCache()
         states = encoder_outputs.get_item(w, 0)
-        decoded = self.run(
-            w,
-            "decoder",
-            decoder_input_ids,
-            decoder_attention_mask,
-            states,
-            attention_mask,
-            decoder_inputs_embeds,
-            cache,
-        )
+        target = (decoder_input_ids, decoder_attention_mask, decoder_inputs_embeds)
+        result, cache = decoded(w, self, states, cache or past_key_values, use_cache, attention_mask, target)
         return ModelOutput(
-            last_hidden_state=decoded.lookup("last_hidden_state"),
+            last_hidden_state=result.lookup("last_hidden_state"),
             past_key_values=cache,
             encoder_last_hidden_state=states,
         )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from torchwise_memory.families.base import DynamicCache
+from typing import Any
+
+from torchwise_memory.families.base import DynamicCache, PreTrainedModel
 from torchwise_memory.modules.native import visible
 from torchwise_memory.modules.ops import method
 from torchwise_memory.runtime.dtypes import boolean
@@ -33,4 +35,23 @@ def shifted_right(w: World, labels: Tensor) -> Tensor:
     return shifted
 
 
-__all__ = ["CrossCache", "shifted_right"]
+def decoded(
+    w: World,
+    model: PreTrainedModel,
+    states: Tensor,
+    cache: CrossCache | None,
+    use_cache: bool | None,
+    source_mask: Tensor | None,
+    target: tuple[Tensor | None, Tensor | None, Tensor | None],
+) -> tuple[Any, CrossCache | None]:
+    """What the decoder makes of the encoder's states, and the cache that it fills.
+
+    target: the decoder's tokens, their mask, and embeddings in place of tokens.
+    """
+    if cache is None and model.new_cache(use_cache) is not None:
+        cache = CrossCache()
+    ids, mask, embeds = target
+    return model.run(w, "decoder", ids, mask, states, source_mask, embeds, cache), cache
+
+
+__all__ = ["CrossCache", "decoded", "shifted_right"]

@@ -21,7 +21,7 @@ from torchwise_memory.families.base import (
     run_block,
     weight_type,
 )
-from torchwise_memory.families.seq2seq import CrossCache, shifted_right
+from torchwise_memory.families.seq2seq import CrossCache, decoded, shifted_right
 from torchwise_memory.modules.base import Module
 from torchwise_memory.modules.ops import functional, method, torch_function
 from torchwise_memory.runtime.dtypes import HALF_TYPES, boolean, float32, int64
@@ -396,20 +396,11 @@ class T5ForConditionalGeneration(PreTrainedModel):
         hidden_states = encoder_outputs.get_item(w, 0)
         if labels is not None and decoder_input_ids is None and decoder_inputs_embeds is None:
             decoder_input_ids = shifted_right(w, labels)
-        cache = cache or past_key_values
-        if cache is None and self.new_cache(use_cache) is not None:
-            cache = CrossCache()
-        decoded = self.run(
-            w,
-            "decoder",
-            decoder_input_ids,
-            decoder_attention_mask,
-            hidden_states,
-            attention_mask,
-            decoder_inputs_embeds,
-            cache,
+        target = (decoder_input_ids, decoder_attention_mask, decoder_inputs_embeds)
+        result, cache = decoded(
+            w, self, hidden_states, cache or past_key_values, use_cache, attention_mask, target
         )
-        sequence = decoded.lookup("last_hidden_state")
+        sequence = result.lookup("last_hidden_state")
         if not self.has_head:
             return ModelOutput(
                 last_hidden_state=sequence, past_key_values=cache, encoder_last_hidden_state=hidden_states
