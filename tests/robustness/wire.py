@@ -24,10 +24,13 @@ class Wire:
         folder: Path,
         encodings: tuple[str, ...] = ("utf-16",),
         options: Mapping[str, object] | None = None,
+        before: tuple[str, ...] = (),
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-m", "torchwise_server.lsp", "--log-level", "error"],
+            [*before, sys.executable, "-I", "-B", "-m", "torchwise_server.lsp", "--log-level", "error"],
             cwd=folder,
+            env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

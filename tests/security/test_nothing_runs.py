@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.robustness.wire import Wire
 from tests.security import hostile
 
 WATCHED = Path(__file__).with_name("watched.py")
@@ -112,22 +113,94 @@ def safe_part(workspace: Path) -> Path:
     return workspace
 
 
-@pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
-def test_the_kernel_sees_neither_a_process_nor_a_write(workspace: Path) -> None:
-    calls = (
-        "execve,execveat,fork,vfork,open,openat,creat,socket,connect,unlink,unlinkat,rename,renameat2,mkdir"
-    )
-    log = workspace.parent / "calls"
-    tracer = ["strace", "-f", "-qq", "-o", str(log), "-e", f"trace={calls}"]
-    command = [sys.executable, "-I", "-B", "-m", "torchwise_server", "estimate", "train.py"]
-    done = subprocess.run([*tracer, *command], cwd=workspace, env=environment(workspace), capture_output=True)
-    if b"ptrace" in done.stderr:
+CALLS = (
+    "execve,execveat,fork,vfork,open,openat,openat2,creat,socket,connect,unlink,unlinkat,rename,renameat,"
+    "renameat2,mkdir,mkdirat,link,linkat,symlink,symlinkat,truncate,chmod,fchmod,fchmodat,ptrace"
+)
+needs_strace = pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
+
+
+def tracer(log: Path) -> tuple[str, ...]:
+    if subprocess.run(["strace", "-qq", "-o", str(log), "true"], capture_output=True).returncode:
         pytest.skip("tracing is not permitted here")
+    return ("strace", "-f", "-qq", "-o", str(log), "-e", f"trace={CALLS}")
+
+
+def acts(log: Path) -> list[str]:
+    """What the kernel was asked to do beside reading, without the start of the interpreter itself."""
     lines = log.read_text("utf-8", "replace").splitlines()
     assert len([line for line in lines if "execve(" in line]) == 1  # ours
-    writing = [line for line in lines if any(flag in line for flag in ("O_WRONLY", "O_RDWR", "O_CREAT"))]
-    assert [line for line in writing if "/dev/null" not in line] == []
-    assert [line for line in lines if "open" not in line and "execve(" not in line] == []
+    writing = ("O_WRONLY", "O_RDWR", "O_CREAT", "O_TRUNC")
+    return [
+        line
+        for line in lines
+        if "execve(" not in line
+        and "/dev/null" not in line
+        and "+++" not in line
+        and "---" not in line
+        and ("open" not in line or any(flag in line for flag in writing))
+    ]
+
+
+@needs_strace
+@pytest.mark.parametrize(
+    "words",
+    [["estimate", "train.py", "book.ipynb"], ["check", ".", "-j", "1", "--no-cache"], ["fix", ".", "--diff"]],
+    ids=" ".join,
+)
+def test_the_kernel_sees_neither_a_process_nor_a_write(words: list[str], workspace: Path) -> None:
+    log = workspace.parent / "calls"
+    command = [*tracer(log), sys.executable, "-I", "-B", "-m", "torchwise_server", *words]
+    done = subprocess.run(command, cwd=workspace, env=environment(workspace), capture_output=True)
+    assert done.returncode in (0, 1, 3), done.stderr
+    assert acts(log) == []
+
+
+@needs_strace
+def test_the_kernel_sees_what_fix_was_asked_to_write(workspace: Path) -> None:
+    """A new file beside each that is fixed takes its mode and its name; nothing else is touched."""
+    log = workspace.parent / "calls"
+    (workspace / "train.py").write_text(SAFELY_FIXED)
+    command = [*tracer(log), sys.executable, "-I", "-B", "-m", "torchwise_server", "fix", "train.py"]
+    done = subprocess.run(command, cwd=workspace, env=environment(workspace), capture_output=True)
+    assert "detach()" in (workspace / "train.py").read_text(), done.stderr
+    seen = acts(log)
+    assert seen
+    assert [line for line in seen if "fchmod(" not in line and '".train.py.' not in line] == []
+
+
+@needs_strace
+def test_the_kernel_sees_a_server_that_only_reads(workspace: Path) -> None:
+    """But for the pages of rules, which lie in the cache folder for editors to show."""
+    log, cache = workspace.parent / "calls", workspace.parent / "cache"
+    around = {**environment(workspace), "TORCHWISE_CACHE_DIR": str(cache)}
+    wire = Wire(workspace, before=tracer(log), environment=around)
+    for name in ("train.py", "conftest.py"):
+        uri = (workspace / name).as_uri()
+        text = (workspace / name).read_text()
+        item = {"uri": uri, "languageId": "python", "version": 1, "text": text}
+        wire.tell("textDocument/didOpen", {"textDocument": item})
+        wire.ask("textDocument/diagnostic", {"textDocument": {"uri": uri}})
+        wire.ask("textDocument/codeLens", {"textDocument": {"uri": uri}})
+        place = {"line": 34, "character": 6}
+        wire.ask("textDocument/hover", {"textDocument": {"uri": uri}, "position": place})
+    assert wire.close() == 0
+    assert [line for line in acts(log) if str(cache) not in line and "resumed" not in line] == []
+    assert not (workspace.parent / "mark").exists()
+
+
+SAFELY_FIXED = """\
+import torch
+model = torch.nn.Linear(2, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+losses = []
+for step in range(1000):
+    optimizer.zero_grad()
+    loss = model(torch.randn(4, 2)).sum()
+    loss.backward()
+    optimizer.step()
+    losses.append(loss)
+"""
 
 
 def test_a_script_that_edits_its_path_runs_nothing(workspace: Path, tmp_path: Path) -> None:
