@@ -370,8 +370,8 @@ def _stamp(path: str) -> tuple[int, int, int]:
 
 
 def _is_installed(path: str) -> bool:
-    """Is it a file of an installed package? Whoever checks one sees each of its files by itself: to them, too,
-    what the package gives is what its documentation says and not what its source would come to."""
+    """Is it a file of an installed package? Whoever checks one sees each of its files by itself: to them,
+    too, what the package gives is what its documentation says and not what its source would come to."""
     return any(f"{os.sep}{name}{os.sep}" in path for name in _INSTALLED)
 
 
