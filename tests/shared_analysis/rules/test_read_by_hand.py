@@ -613,6 +613,7 @@ REPORTED = """
 import torch
 import torch.distributed as dist
 from accelerate import Accelerator
+from lightning.fabric import Fabric
 from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler
 
@@ -643,7 +644,7 @@ def sum_in_place(value):
     dist.all_reduce(value)
 
 
-def evaluate(model, data, accelerator: Accelerator):
+def evaluate(model, data, accelerator: Accelerator, fabric: Fabric):
     loader = DataLoader(data, 64, shuffle=False, sampler=DistributedSampler(data, shuffle=False))
     model.eval()
     total, hits, meter = torch.zeros((), device="cuda"), torch.zeros((), device="cuda"), Mean()
@@ -679,6 +680,9 @@ def evaluate(model, data, accelerator: Accelerator):
         ("hits = accelerator.reduce(hits)", "hits.item()", False),
         ("total, hits = accelerator.gather_for_metrics((total, hits))", "hits.item()", False),
         ("dist.all_reduce(hits.data)", "hits.item()", False),
+        ("fabric.all_reduce(hits)", "hits.item()", False),
+        ("hits = fabric.all_reduce(hits)", "hits.item()", False),
+        ("fabric.all_reduce(hits.clone())", "hits.item()", True),
     ],
 )
 def test_each_number_is_reduced_by_itself(share: str, shown: str, is_local: bool) -> None:
