@@ -107,8 +107,14 @@ _USUAL = (
 
 
 def _print_numbers(options: argparse.Namespace) -> None:
-    from torchwise_memory.fitting import live_bytes, sharded, smallest_numbers
-    from torchwise_memory.workload import Workload
+    from torchwise_memory.fitting import (
+        fitting_cards,
+        fitting_instances,
+        live_bytes,
+        sharded,
+        smallest_numbers,
+    )
+    from torchwise_memory.workload import Workload, run
 
     for name in ("batch_size", "seq_len", "lora"):
         value = getattr(options, name)
@@ -135,9 +141,18 @@ def _print_numbers(options: argparse.Namespace) -> None:
         (card, count, None if count is None else live_bytes(sharded(job, count), card))
         for card, count in zip(cards, smallest_numbers(job, cards), strict=True)
     ]
+    answered = run(job)
+    smallest, machines = fitting_cards(answered, job), fitting_instances(answered, job)
     if options.format == "json":
         numbers = [{"gpu": card.name, "count": count, "peak_bytes": peak} for card, count, peak in rows]
-        say(json.dumps({"version": 1, "model": options.model, "smallest": numbers}, indent=1))
+        document = {
+            "version": 1,
+            "model": options.model,
+            "smallest": numbers,
+            "smallest_cards": [card.name for card in smallest],
+            "smallest_instances": [machine.name for machine in machines],
+        }
+        say(json.dumps(document, indent=1))
         return
     from rich.table import Table
     from rich.text import Text
@@ -150,6 +165,11 @@ def _print_numbers(options: argparse.Namespace) -> None:
         table.add_row(card.name, size(card.total_bytes), many, "" if peak is None else size(peak))
     console = report_console()
     console.print(table)
+    for what, names in (
+        ("smallest cards that hold it alone", [card.name for card in smallest]),
+        ("smallest cloud machines", [f"{machine.name} ({machine.provider})" for machine in machines]),
+    ):
+        console.print(Text(f"\n{what}: {', '.join(names) or 'none'}"))
     if not options.checkpointing and any(count is None for _, count, _ in rows):
         note = "\nnone suffices: activations are not sharded; --checkpointing and smaller batches lower them"
         console.print(Text(note, style="dim"))
