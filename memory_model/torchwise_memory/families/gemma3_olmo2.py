@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from torchwise_memory.families import llama
 from torchwise_memory.families.base import Config, DynamicCache, add, attention_mask, split_heads
@@ -72,9 +72,9 @@ class Gemma3TextModel(GemmaModel):
 
     def has_window(self, index: int) -> bool:
         """Whether the layer of that index sees a window."""
-        kinds: Any = self.config.lookup("layer_types")
-        if isinstance(kinds, Sequence) and len(kinds) > index:
-            return bool(kinds[index] == "sliding_attention")
+        kinds = self.config.lookup("layer_types")
+        if isinstance(kinds, list | tuple):
+            return str(cast("Sequence[object]", kinds)[index]) == "sliding_attention"
         return (index + 1) % FULL_EVERY != 0
 
     def positioned(self, w: World, hidden_states: Any, position_ids: Any) -> Any:

@@ -97,15 +97,18 @@ def date_of(library: str, version: Version) -> float | None:
     return out[-1] if out else None
 
 
-class _Row(TypedDict, total=False):
+class _Said(TypedDict):
     name: str
     library: str
-    since: str
-    until: str
     value: str
-    others: list[str]
     effect: str
     source: str
+
+
+class _Row(_Said, total=False):
+    since: str
+    until: str
+    others: list[str]
 
 
 class _Data(TypedDict):
