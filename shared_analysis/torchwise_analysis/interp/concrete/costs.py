@@ -12,3 +12,4 @@ CALL_STEPS = 2
 NAME_STEPS = 20  # a name that is imported
 OPERATOR_STEPS = 10
 RAISE_STEPS = 10
+DESCRIPTION_STEPS = 100  # the text of a module, a tensor or a container inside another text

@@ -15,6 +15,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, cast
 
 from torchwise_analysis.interp.concrete import operators, recovery, text
+from torchwise_analysis.interp.concrete.costs import DESCRIPTION_STEPS
 from torchwise_analysis.interp.concrete.errors import Stopped
 from torchwise_analysis.interp.concrete.values import (
     MISSING,
@@ -371,6 +372,8 @@ def formatted(it: Interpreter, node: nodes.FormattedString, frame: Frame) -> Val
             # a scalar tensor formats as its number
             known = it.library.known_number(value)
             value = value if known is None else known
+        if not isinstance(value, (str, int, float)):
+            it.burn(DESCRIPTION_STEPS)
         pieces.append(text.text_of(it, value))
     return text.bounded("".join(pieces))
 
