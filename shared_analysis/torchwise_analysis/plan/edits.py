@@ -63,6 +63,10 @@ class Text:
         return len(self.lines[line - 1].encode()[:column].decode(errors="replace"))
 
 
+# Characters of a file that remedies are written into: parsing and trying a larger one takes seconds.
+_LONGEST = 300_000
+
+
 def texts(paths: Iterable[str], project: Project, read: Callable[[str], str | None]) -> list[Text]:
     """The project's own files among those that a run read, as far as they can be parsed."""
     found: list[Text] = []
@@ -70,7 +74,7 @@ def texts(paths: Iterable[str], project: Project, read: Callable[[str], str | No
         if len(found) >= MAX_FILES:
             break
         content = read(path) if path.endswith(".py") else None
-        if content is None or project.is_library(path):
+        if content is None or len(content) > _LONGEST or project.is_library(path):
             continue
         try:
             # columns of `ast` count in the text as it is; a byte order mark would shift them
