@@ -9,6 +9,9 @@ libraries that are not there are replaced by what a trial gives. Only what these
 so: most fixes of real repositories stand in scripts that want data sets, cards and libraries of their own.
 """
 
+# pyright: reportMissingImports=false
+# PyTorch is not installed where types are checked.
+
 from __future__ import annotations
 
 import argparse
