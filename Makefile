@@ -6,7 +6,7 @@ TORCH_VENV := .venv-torch
 CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/torchwise-editors
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format types check test-torch test-packages pages bench bundle vsix e2e accuracy field-report docs build clean
+.PHONY: help setup demo test lint format types check test-torch test-packages deps-matrix budget pages bench bundle vsix e2e accuracy field-report docs build clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,6 +57,12 @@ test-torch: $(TORCH_VENV)/.installed  ## compare with a real PyTorch (CPU), in a
 
 test-packages: setup  ## the wheel in fresh environments, pre-commit, rules from outside (needs a package index)
 	TORCHWISE_TEST_PACKAGES=1 $(PYTHON) -m pytest tests/packages
+
+deps-matrix:  ## oldest and newest dependencies in environments of their own (needs a package index)
+	scripts/deps_matrix.sh
+
+budget: setup  ## what files of a megabyte cost that are made to exhaust their reader
+	$(PYTHON) benchmarks/budget.py
 
 pages: setup  ## write docs/rules from the rule files, docs/cli.md from the commands
 	$(PYTHON) -m torchwise_analysis.rules.pages
