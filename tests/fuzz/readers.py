@@ -215,7 +215,7 @@ _KEYS = (
     "framework",
     "version", "metric_asked", "new_tokens", "num_beams", "alloc_conf", "source",
 )  # fmt: skip
-_VALUES = (
+_VALUES: tuple[object, ...] = (
     None, True, 0, 1, -1, 8, 512, 10**30, 1.5, float("nan"), float("inf"), "", "x", "adamw", "bf16", "gpt2",
     [], {}, [1, 2], {"r": 8}, {"hidden_size": 8}, {"model_type": "llama", "hidden_size": 64},
     "a100-80gb", "inference", "zero3", "int4", "torch 2.1", "1" * 5000, "224x224", "resnet18", "ddp",

@@ -252,7 +252,7 @@ def test_times_of_files_mean_nothing(jump_s: int, workspace: Path, tmp_path: Pat
     os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert len(checked(workspace, cache=cache)["findings"]) == 11
     for path in (*workspace.iterdir(), *cache.rglob("*")):
-        os.utime(path, (time.time() + jump_s,) * 2)
+        os.utime(path, (time.time() + jump_s, time.time() + jump_s))
     assert len(checked(workspace, cache=cache)["findings"]) == 11
     file.write_text(DEFECT)
     assert len(checked(workspace, cache=cache)["findings"]) == 12
@@ -264,7 +264,7 @@ def test_a_clock_that_was_set_back_does_not_keep_the_cache_from_shrinking(tmp_pa
         store.put(f"{number:02}{'0' * 38}", "x" * 200)
     mark = tmp_path / "cache" / "pruned"
     mark.touch()
-    os.utime(mark, (time.time() + 10**8,) * 2)
+    os.utime(mark, (time.time() + 10**8, time.time() + 10**8))
     store.prune()
     left = [
         path for path in (tmp_path / "cache").rglob("*") if path.is_file() and path.name != "CACHEDIR.TAG"

@@ -34,7 +34,7 @@ def test_what_goes_on_over_lines(text: str, value: object) -> None:
 def test_whole_numbers_know_where_each_stands() -> None:
     numbers = yaml_text.load("x: [8, 80, 8]", "c.yaml")
     assert isinstance(numbers, dict)
-    places = [number.columns for number in numbers["x"] if isinstance(number, Int)]  # type: ignore[union-attr]
+    places = [number.columns for number in numbers["x"] if isinstance(number, Int)]
     assert places == [(4, 5), (7, 9), (11, 12)]
 
 
