@@ -46,10 +46,10 @@ def test_its_steps_make_a_command_that_works(tmp_path: Path) -> None:
     shutil.copytree(ROOT, source, ignore=ignored, symlinks=True)
     code.mkdir()
     (code / "train.py").write_text(FAULTY)
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     for number, stage in enumerate(STAGES):
         python = tmp_path / f"stage{number}/bin/python"
         subprocess.run([sys.executable, "-m", "venv", tmp_path / f"stage{number}"], check=True)
-        clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
         clean["PATH"] = f"{python.parent}:{os.environ['PATH']}"
         if number:
             clean["PIP_NO_INDEX"] = "1"  # the second stage has what the first one made, and nothing else

@@ -187,8 +187,7 @@ class AstLowering:
         if self._bytes is not None:
             column = self._code_points(line, column)
             end_column = self._code_points(end_line, end_column)
-        # see `Span.shifted`
-        return tuple.__new__(Span, (line - self.base, column, end_line - self.base, end_column))
+        return Span._make((line - self.base, column, end_line - self.base, end_column))
 
     def character(self, span: Span) -> str:
         """The first character of a span."""

@@ -31,8 +31,7 @@ class Span(NamedTuple):
     def shifted(self, lines: int) -> Span:
         """The same span, `lines` further down."""
         line, column, end_line, end_column = self
-        # the class's own `__new__` is a Python function, and half of the time
-        return tuple.__new__(Span, (line + lines, column, end_line + lines, end_column))
+        return Span._make((line + lines, column, end_line + lines, end_column))
 
 
 @dataclass(frozen=True, slots=True)
