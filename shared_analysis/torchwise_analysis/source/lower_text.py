@@ -10,10 +10,13 @@ from torchwise_analysis.source.lines import count_breaks, line_starts
 from torchwise_analysis.source.lower_ast import AstLowering, parse
 from torchwise_analysis.source.nodes import Block, Module, Placed, Problem, Span
 from torchwise_analysis.source.scanner import LineTable
-from torchwise_analysis.source.segments import Placer, SegmentCache, cut, key_of
+from torchwise_analysis.source.segments import Placer, SegmentCache, cut, key_of, pieces
 
 # Four times those of the largest programs that people keep in one file.
 _MOST_BRACKETS = 200_000
+
+# The tree of a text takes hundreds of times its size; that of a piece of this many characters is small.
+_PIECE = 150_000
 
 
 def lower_text(path: str, text: str) -> Module:
@@ -51,28 +54,39 @@ def too_much(text: str) -> Problem | None:
 
 
 def whole(text: str) -> Block:
-    """The statements of a text by one `ast.parse`; raises SyntaxError or RecursionError."""
+    """The statements of a text by `ast.parse`; raises SyntaxError or RecursionError."""
+    return tuple([placed for row, piece in pieces(text, _PIECE) for placed in _placed(piece, row)])
+
+
+def _placed(text: str, row: int) -> Iterator[Placed]:
+    """The statements of a text whose first line is the line `row` of its file."""
     starts = [*line_starts(text), len(text)]
     tree = parse(text)
     lowering = AstLowering(text)
-    placed: list[Placed] = []
     for group in _by_lines(tree.body):
-        line = lowering.base = lowering.first_line(group[0])
-        body = lowering.statements(group)
+        first = lowering.base = lowering.first_line(group[0])
+        body = lowering.statements(_taken(group))
         last = body[-1].span
-        piece = text[starts[line] : starts[line + last.end_line + 1]]
+        key = key_of(text[starts[first] : starts[first + last.end_line + 1]])
+        line = row + first
         span = Span(line, body[0].span.column, line + last.end_line, last.end_column)
-        placed.append(Placed(span, line, body, key_of(piece)))
-    return tuple(placed)
+        yield Placed(span, line, body, key)
 
 
 def _by_lines(statements: list[ast.stmt]) -> Iterator[list[ast.stmt]]:
     """Statements that share a line (semicolons) stay together."""
     group: list[ast.stmt] = []
-    for statement in statements:
+    for statement in _taken(statements):
         if group and statement.lineno > (group[-1].end_lineno or 0):
             yield group
             group = []
         group.append(statement)
     if group:
         yield group
+
+
+def _taken(statements: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """The statements in order, out of their list: what is lowered makes room for what is lowered next."""
+    statements.reverse()
+    while statements:
+        yield statements.pop()

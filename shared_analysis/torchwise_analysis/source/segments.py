@@ -379,6 +379,21 @@ def cut(text: str, table: LineTable, cache: SegmentCache) -> tuple[tuple[int, Se
     return segments
 
 
+def pieces(text: str, most: int) -> list[tuple[int, str]]:
+    """A text in pieces of whole statements with their first rows, each cut at the first chance behind `most`
+    characters; one piece where it is not sure that every cut is one between statements."""
+    table = LineTable.of(text) if len(text) > most else None
+    if table is None or table.ends_open or table.has_guess:
+        return [(0, text)]
+    starts, rows = table.starts(), table.row_starts()
+    cuts = [0]
+    for begin, _ in _Cutter(text, table, SegmentCache()).statements(0, len(table.sizes), 0):
+        if starts[begin] - starts[cuts[-1]] >= most:
+            cuts.append(begin)
+    ends = [*(starts[each] for each in cuts[1:]), len(text)]
+    return [(rows[each], text[starts[each] : end]) for each, end in zip(cuts, ends, strict=True)]
+
+
 class _Cutter:
     """Cuts one text; lives for one call of `cut`."""
 
@@ -397,11 +412,11 @@ class _Cutter:
         """Segments of the lines [first, last), a block whose statements are indented by `level`."""
         base = self._rows[first] if first < last and is_nested else 0
         out: list[tuple[int, Segment]] = []
-        for begin, end in self._statements(first, last, level):
+        for begin, end in self.statements(first, last, level):
             out.append((self._rows[begin] - base, self._segment(begin, end, level, is_nested, depth)))
         return tuple(out)
 
-    def _statements(self, first: int, last: int, level: int) -> Iterator[tuple[int, int]]:
+    def statements(self, first: int, last: int, level: int) -> Iterator[tuple[int, int]]:
         """Lines [begin, end) of each statement, without the comments and blank lines around it."""
         indents, words = self._indents, self._words
         window = indents if first == 0 and last == len(indents) else indents[first:last]

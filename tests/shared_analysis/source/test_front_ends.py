@@ -34,6 +34,7 @@ from torchwise_analysis.source.nodes import (
     Scope,
     Span,
 )
+from torchwise_analysis.source.segments import pieces
 
 EVERY = 40
 """Which part of the standard library is compared by default."""
@@ -42,6 +43,23 @@ EVERY = 40
 @pytest.mark.parametrize("text", SNIPPETS)
 def test_equal_nodes_of_snippets(text: str) -> None:
     assert by_ast(text) == by_libcst(text)
+
+
+@pytest.mark.parametrize("most", [1, 60, 2_000])
+def test_a_text_parsed_in_pieces_gives_the_same(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = random.Random(most).sample(library_files(), 12)
+    texts = [text for file in files if (text := library_text(file)) is not None and len(text) < 150_000]
+    expected = [lower_text("a.py", text) for text in [*SNIPPETS, *BROKEN, *texts]]
+    monkeypatch.setattr(sys.modules["torchwise_analysis.source.lower_text"], "_PIECE", most)
+    for text, module in zip([*SNIPPETS, *BROKEN, *texts], expected, strict=True):
+        assert lower_text("a.py", text) == module, text
+
+
+@pytest.mark.parametrize("text", ["x = 1\n\n@wrap\ndef f():\n    y = 2\nif x:\n    pass\nelse:\n    z = 1\n"])
+def test_pieces_are_cut_between_statements_only(text: str) -> None:
+    assert [row for row, _ in pieces(text, 1)] == [0, 2, 5]
+    assert "".join(piece for _, piece in pieces(text, 1)) == text
+    assert [row for row, _ in pieces("x = (\n1,\n)\n" + text, 1)] == [0, 3, 5, 8]
 
 
 def test_equal_nodes_of_library_files() -> None:
