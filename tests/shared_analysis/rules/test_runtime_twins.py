@@ -1184,6 +1184,7 @@ def test_an_evaluation_that_drops_nothing_scores_all_samples() -> None:
 
 
 RESUMED = """\
+import os
 import tempfile
 import torch
 import torch.distributed as dist
@@ -1191,8 +1192,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 torch.manual_seed(0)
-path = {path!r}
-dist.init_process_group("gloo", init_method=f"file://{{tempfile.mktemp()}}", rank=0, world_size=1)
+path = os.environ["TWIN_CHECKPOINT"]
+dist.init_process_group("gloo", init_method=f"file://{tempfile.mktemp()}", rank=0, world_size=1)
 model = nn.Linear(12, 4)
 losses = []
 model.load_state_dict(torch.load(path))
@@ -1201,13 +1202,13 @@ dist.destroy_process_group()
 """
 
 
-def test_weights_loaded_to_the_host_are_the_same(tmp_path: Path) -> None:
+def test_weights_loaded_to_the_host_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.save(torch.nn.Linear(12, 4).state_dict(), tmp_path / "net.pt")
-    old = RESUMED.format(path=str(tmp_path / "net.pt"))
-    new, safety = fixed(old, "load-without-map-location")
+    monkeypatch.setenv("TWIN_CHECKPOINT", str(tmp_path / "net.pt"))
+    new, safety = fixed(RESUMED, "load-without-map-location")
     assert safety is Safety.UNSAFE
     assert 'torch.load(path, map_location="cpu")' in new
-    assert same(execute(old), execute(new))
+    assert same(execute(RESUMED), execute(new))
 
 
 EVALUATED = """\
