@@ -8,6 +8,7 @@ code points.
 from __future__ import annotations
 
 import sys
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -305,22 +306,35 @@ def statements(module: nodes.Module) -> Iterator[tuple[nodes.Stmt, Span]]:
 def innermost_statement(module: nodes.Module, span: Span) -> tuple[nodes.Stmt, Span] | None:
     """The innermost statement whose range holds `span`."""
     found = None
-    todo: list[tuple[nodes.Node, int]] = [(outer, 0) for outer in reversed(module.body)]
+    todo: list[tuple[nodes.Node, int]] = [(outer, 0) for outer in _near(module.body, span.line)]
     while todo:
         node, line = todo.pop()
         if isinstance(node, nodes.Placed):
             if _holds(node.span, span):
-                todo += [(inner, node.line) for inner in reversed(node.body)]
+                todo += [(inner, node.line) for inner in _near(node.body, span.line - node.line)]
             continue
         if isinstance(node, nodes.Stmt):
-            if node.span.line + line > span.line or node.span.end_line + line < span.end_line:
-                continue  # most of them, at the price of two numbers
             place = node.span.shifted(line)
             if not _holds(place, span):
                 continue
             found = (node, place)
-        todo += [(child, line) for child in children_reversed(node) if _may_hold_statements(child)]
+        inside = [child for child in children_reversed(node) if _may_hold_statements(child)]
+        todo += [(child, line) for child in inside if _touches(child, line, span.line)]
     return found
+
+
+def _near(block: Sequence[nodes.Node], line: int) -> Sequence[nodes.Node]:
+    """The statements of a block that touch a line, last first; the block is in order."""
+    first = bisect_left(block, line, key=lambda node: node.span.end_line)
+    last = bisect_right(block, line, lo=first, key=lambda node: node.span.line)
+    return block[first:last][::-1]
+
+
+def _touches(node: nodes.Node, base: int, line: int) -> bool:
+    """Whether a node whose span counts from the line `base` has a part on `line`."""
+    if isinstance(node, nodes.Placed):
+        base = 0
+    return node.span.line + base <= line <= node.span.end_line + base
 
 
 def innermost_expression(

@@ -23,7 +23,7 @@ from torchwise_server.reporters.words import count, one_line, visible
 COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.HINT: "cyan"}
 _SAFETY = {Safety.SAFE: " (safe: same values, gradients and updates)", Safety.UNSAFE: " (only when asked)"}
 # Nobody reads more of them on a terminal, and each takes half a millisecond.
-_MOST_SHOWN = 1000
+_MOST_SHOWN = 300
 PROBLEMS = {
     ProblemKind.UNREADABLE: "not read",
     ProblemKind.SYNTAX: "not parsed",

@@ -317,10 +317,11 @@ def _guards_effect(node: nd.If | nd.IfExp, switched: frozenset[str]) -> bool:
 
 
 def loop_facts(loop: nd.For | nd.While) -> LoopFacts:
-    counters, has_inner = _counters(loop), False
+    below = list(walk(loop, into_functions=False))
+    counters, has_inner = _counters(loop, below), False
     window = draws = False
     tests: set[int] = set()
-    for node in walk(loop, into_functions=False):
+    for node in below:
         draws = draws or (isinstance(node, nd.Call) and text_of(node.func) == "next")
         if node is not loop and isinstance(node, (nd.For, nd.While)):
             has_inner = True
@@ -333,7 +334,7 @@ def loop_facts(loop: nd.For | nd.While) -> LoopFacts:
         elif isinstance(node, nd.Binary) and node.op == "%" and id(node) not in tests:
             window = window or not counters.isdisjoint(names_in(node.left))
     repeats = isinstance(loop, nd.For) and isinstance(loop.target, nd.Name) and _repeats(loop, loop.target.id)
-    return LoopFacts(window, has_inner, repeats, draws, _carried(loop), _resets(loop), _strides(loop))
+    return LoopFacts(window, has_inner, repeats, draws, _carried(loop, below), _resets(loop), _strides(loop))
 
 
 def _strides(loop: nd.For | nd.While) -> bool:
@@ -349,16 +350,16 @@ def _resets(loop: nd.For | nd.While) -> frozenset[str]:
         node = todo.pop()
         if isinstance(node, nd.Assign) and isinstance(node.value, nd.Constant):
             found.update(name for target in node.targets for name in _bound_names(target))
-        elif not isinstance(node, (nd.For, nd.While, nd.FunctionDef, nd.ClassDef)):
-            todo.extend(children(node))
+        elif not isinstance(node, (nd.Expr, nd.For, nd.While, nd.FunctionDef, nd.ClassDef)):
+            todo += children_reversed(node)
     return frozenset(found)
 
 
-def _carried(loop: nd.For | nd.While) -> frozenset[str]:
+def _carried(loop: nd.For | nd.While, below: list[nd.Node]) -> frozenset[str]:
     """Names that the body computes from what they were in the turn before, and what follows from them."""
     found: set[str] = set()
     bound: list[tuple[str, set[str]]] = []
-    for node in walk(loop, into_functions=False):
+    for node in below:
         if isinstance(node, nd.AugAssign) and node.op in ("+", "-"):
             found.add(text_of(node.target) or "")
         elif isinstance(node, nd.Assign):
@@ -402,16 +403,16 @@ def _repeats(loop: nd.For, counter: str) -> bool:
             return False
         is_shown = isinstance(node, nd.Call) and text_of(node.func) == "print"
         if not (is_shown or isinstance(node, (nd.Compare, nd.FormattedString))):
-            todo.extend(children(node))
+            todo += children_reversed(node)
     return True
 
 
-def _counters(loop: nd.For | nd.While) -> frozenset[str]:
+def _counters(loop: nd.For | nd.While, below: list[nd.Node]) -> frozenset[str]:
     """Names that count the turns of this loop: its targets, and what its body adds to."""
     found: set[str] = set()
     if isinstance(loop, nd.For):
         found.update(names_in(loop.target))
-    for node in walk(loop, into_functions=False):
+    for node in below:
         if isinstance(node, nd.AugAssign) and node.op in ("+", "-"):
             text = text_of(node.target)
             if text is not None:

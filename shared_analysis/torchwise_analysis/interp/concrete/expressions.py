@@ -15,7 +15,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, cast
 
 from torchwise_analysis.interp.concrete import operators, recovery, text
-from torchwise_analysis.interp.concrete.costs import DESCRIPTION_STEPS
+from torchwise_analysis.interp.concrete.costs import CALL_STEPS, DESCRIPTION_STEPS
 from torchwise_analysis.interp.concrete.errors import Stopped
 from torchwise_analysis.interp.concrete.values import (
     MISSING,
@@ -252,6 +252,7 @@ def dict_expr(it: Interpreter, node: nodes.DictExpr, frame: Frame) -> Value:
 
 
 def comprehension(it: Interpreter, node: nodes.Comprehension, frame: Frame) -> Value:
+    it.burn(CALL_STEPS)
     inner = it.inner_frame(frame)
     if node.kind is nodes.ComprehensionKind.GENERATOR:
         first = _source(it, node.generators[0], frame)
