@@ -2,23 +2,26 @@
 
     python benchmarks/budget.py [--bytes N] [--tool NAME=PATH] [WORD ...]
 
-Each input of tests/robustness/pathological.py is checked and estimated by a process of its own; seconds of
-CPU and the largest resident memory are printed, and what was said. The aim for a megabyte: 5 s and 400 MB.
+Each input of tests/robustness/pathological.py is checked, estimated, and opened in a language server that is
+asked for its diagnostics, each by a process of its own; seconds of CPU and the largest resident memory are
+printed, and what was said. The aim for a megabyte: 5 s and 400 MB.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
 import resource
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.robustness.pathological import INPUTS
+from tests.robustness.wire import Wire
 
 _MOST_SECONDS, _MOST_BYTES = 60, 8 << 30
 _AIM_SECONDS, _AIM_MB = 5.0, 400.0
@@ -50,11 +53,34 @@ def main() -> None:
     for name, make in INPUTS.items():
         if options.words and not any(word in name for word in options.words):
             continue
+        files = make(options.bytes)
         for what, command in commands.items():
-            cost = _cost(command, make(options.bytes))
-            mark = " !" if cost.seconds > _AIM_SECONDS or cost.megabytes > _AIM_MB else ""
-            figures = f"{cost.status:>4} {cost.seconds:6.1f} s {cost.megabytes:6.0f} MB{mark:2}"
-            print(f"{name:<36} {what:<9} {figures} {cost.said}", flush=True)
+            _show(name, what, _cost(command, files))
+        if not options.tool and next(iter(files)).endswith(".py"):
+            _show(name, "server", _cost_of_server(files))
+
+
+def _show(name: str, what: str, cost: Cost) -> None:
+    mark = " !" if cost.seconds > _AIM_SECONDS or cost.megabytes > _AIM_MB else ""
+    figures = f"{cost.status:>4} {cost.seconds:6.1f} s {cost.megabytes:6.0f} MB{mark:2}"
+    print(f"{name:<36} {what:<9} {figures} {cost.said}", flush=True)
+
+
+def _cost_of_server(files: dict[str, str]) -> Cost:
+    with tempfile.TemporaryDirectory() as folder:
+        for name, text in files.items():
+            (Path(folder) / name).write_text(text, encoding="utf-8", newline="")
+        name, text = next(iter(files.items()))
+        wire = Wire(Path(folder))
+        document = {"uri": (Path(folder) / name).as_uri(), "languageId": "python", "version": 1, "text": text}
+        wire.tell("textDocument/didOpen", {"textDocument": document})
+        answer = wire.ask("textDocument/diagnostic", {"textDocument": {"uri": document["uri"]}})
+        found = cast("dict[str, list[object]]", answer.get("result") or {}).get("items", [])
+        spent = Path(f"/proc/{wire.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        peak = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{wire.pid}/status").read_text())
+        status = wire.close()
+    seconds = (int(spent[11]) + int(spent[12])) / os.sysconf("SC_CLK_TCK")
+    return Cost(status, seconds, int(peak[1]) / 1024 if peak else 0.0, f"{len(found)} diagnostics")
 
 
 def _cost(command: list[str], files: dict[str, str]) -> Cost:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import re
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import TypeAlias, cast
 
@@ -86,7 +86,7 @@ from torchwise_analysis.source.nodes import (
     Yield,
     YieldFrom,
 )
-from torchwise_analysis.source.scopes import NameCollector
+from torchwise_analysis.source.scopes import NameCollector, kept
 
 _BINARY: dict[type[ast.operator], str] = {
     ast.Add: "+",
@@ -148,6 +148,13 @@ def parse(text: str) -> ast.Module:
             raise SyntaxError(str(error)) from None
         except (RecursionError, MemoryError):
             raise SyntaxError("nested too deeply") from None
+
+
+def taken(statements: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """The statements in order, out of their list: what is lowered makes room for what is lowered next."""
+    statements.reverse()
+    while statements:
+        yield statements.pop()
 
 
 class AstLowering:
@@ -673,7 +680,7 @@ def _function_def(lowering: AstLowering, node: ast.FunctionDef | ast.AsyncFuncti
     lowering.block = outer
     scope = inner.close_function((param.name for param in params), into=generic)
     generic.close_comprehension(is_lazy=False, into=outer)
-    lowering.type_names = frozenset(generic.bound)
+    lowering.type_names = kept(generic.bound)
 
     span = lowering.span(node)
     last = header_end(params, () if returns is None else (returns,)) or last_type_parameter
@@ -703,7 +710,7 @@ def _class_def(lowering: AstLowering, node: ast.ClassDef) -> Stmt:
     lowering.block = outer
     inner.close_class(into=generic)
     generic.close_comprehension(is_lazy=False, into=outer)
-    lowering.type_names = frozenset(generic.bound)
+    lowering.type_names = kept(generic.bound)
 
     span = lowering.span(node)
     last = header_end(bases, keywords) or last_type_parameter

@@ -100,7 +100,7 @@ from torchwise_analysis.source.nodes import (
     Yield,
     YieldFrom,
 )
-from torchwise_analysis.source.scopes import NameCollector
+from torchwise_analysis.source.scopes import NameCollector, kept
 
 _TRIVIA = re.compile(r"(?:[ \t\f\r\n]+|\\(?:\r\n|\r|\n)|\#[^\r\n]*)+")
 _BREAK = re.compile(r"\r\n|\r")
@@ -1033,7 +1033,7 @@ class CstLowering:
         self.block = outer
         scope = inner.close_function((param.name for param in params), into=generic)
         generic.close_comprehension(is_lazy=False, into=outer)
-        self.type_names = frozenset(generic.bound)
+        self.type_names = kept(generic.bound)
         return FunctionDef(
             self._span(start),
             name,
@@ -1074,7 +1074,7 @@ class CstLowering:
         self.block = outer
         inner.close_class(into=generic)
         generic.close_comprehension(is_lazy=False, into=outer)
-        self.type_names = frozenset(generic.bound)
+        self.type_names = kept(generic.bound)
         return ClassDef(self._span(start), name, bases, keywords, decorators, body, header)
 
     # ----------------------------------------------------------------- match

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from torchwise_analysis.source.collector import collector_paused
 from torchwise_analysis.source.lines import count_breaks, line_starts
-from torchwise_analysis.source.lower_ast import AstLowering, parse
+from torchwise_analysis.source.lower_ast import AstLowering, parse, taken
 from torchwise_analysis.source.nodes import Block, Module, Placed, Problem, Span
 from torchwise_analysis.source.scanner import LineTable
 from torchwise_analysis.source.segments import Placer, SegmentCache, cut, key_of, pieces
@@ -65,7 +65,7 @@ def _placed(text: str, row: int) -> Iterator[Placed]:
     lowering = AstLowering(text)
     for group in _by_lines(tree.body):
         first = lowering.base = lowering.first_line(group[0])
-        body = lowering.statements(_taken(group))
+        body = lowering.statements(taken(group))
         last = body[-1].span
         key = key_of(text[starts[first] : starts[first + last.end_line + 1]])
         line = row + first
@@ -76,17 +76,10 @@ def _placed(text: str, row: int) -> Iterator[Placed]:
 def _by_lines(statements: list[ast.stmt]) -> Iterator[list[ast.stmt]]:
     """Statements that share a line (semicolons) stay together."""
     group: list[ast.stmt] = []
-    for statement in _taken(statements):
+    for statement in taken(statements):
         if group and statement.lineno > (group[-1].end_lineno or 0):
             yield group
             group = []
         group.append(statement)
     if group:
         yield group
-
-
-def _taken(statements: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """The statements in order, out of their list: what is lowered makes room for what is lowered next."""
-    statements.reverse()
-    while statements:
-        yield statements.pop()

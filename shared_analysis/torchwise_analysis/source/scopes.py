@@ -11,11 +11,17 @@ the enclosing function; a generator expression may run later and captures like a
 from __future__ import annotations
 
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from torchwise_analysis.source.nodes import Scope
 
 _NONE: frozenset[str] = frozenset()
+
+
+def kept(names: AbstractSet[str]) -> frozenset[str]:
+    """The names as a set that stays. Most are empty, and an empty set of its own takes 216 bytes."""
+    return frozenset(names) if names else _NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,28 +86,28 @@ class NameCollector:
 
     def freeze(self) -> Names:
         return Names(
-            frozenset(self.bound),
-            frozenset(self.used),
-            frozenset(self.inner),
-            frozenset(self.inner_global),
-            frozenset(self.global_),
-            frozenset(self.nonlocal_),
+            kept(self.bound),
+            kept(self.used),
+            kept(self.inner),
+            kept(self.inner_global),
+            kept(self.global_),
+            kept(self.nonlocal_),
             self.yields,
         )
 
     def close_function(self, params: Iterable[str], into: NameCollector) -> Scope:
         """Resolve the block as the body of a function and report what it needs to the outside."""
         self.bound.update(params)
-        local = frozenset(self.bound - self.global_ - self.nonlocal_)
+        local = kept(self.bound - self.global_ - self.nonlocal_)
         mentioned = self.bound | self.used | self.inner | self.nonlocal_
         into.inner |= mentioned - local - self.global_
         into.inner_global |= self.global_ | self.inner_global
         return Scope(
             local=local,
-            captured=local & self.inner,
-            free=frozenset((mentioned | self.global_ | self.inner_global) - local),
-            global_=frozenset(self.global_),
-            nonlocal_=frozenset(self.nonlocal_),
+            captured=kept(local & self.inner),
+            free=kept((mentioned | self.global_ | self.inner_global) - local),
+            global_=kept(self.global_),
+            nonlocal_=kept(self.nonlocal_),
             is_generator=self.yields,
         )
 

@@ -18,7 +18,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, TypeAlias
 
 from torchwise_analysis.source.lines import count_breaks, split_lines
-from torchwise_analysis.source.lower_ast import AstLowering
+from torchwise_analysis.source.lower_ast import AstLowering, taken
 from torchwise_analysis.source.lower_ast import parse as parse_ast
 from torchwise_analysis.source.nodes import (
     Block,
@@ -236,11 +236,11 @@ def _by_ast(text: str, is_nested: bool) -> Lowered:
     tree = parse_ast(text)
     lowering = AstLowering(text)
     if not is_nested:
-        return Lowered(lowering.statements(tree.body), lowering.block.freeze(), lowering.type_names)
+        return Lowered(lowering.statements(taken(tree.body)), lowering.block.freeze(), lowering.type_names)
     lowering.base = 1
     # the statement of the wrapper line holds them all
     inner = tree.body[0]
-    body = lowering.statements(inner.body if isinstance(inner, ast.If) else ())
+    body = lowering.statements(taken(inner.body) if isinstance(inner, ast.If) else ())
     return Lowered(body, lowering.block.freeze(), lowering.type_names)
 
 
