@@ -19,9 +19,15 @@ pytestmark = pytest.mark.skipif(os.name == "nt", reason="Windows knows no SIGINT
 # says when the command line has begun: what an interpreter does before is not ours
 START = """\
 import sys
-from torchwise_server.__main__ import main
-print("begun", flush=True)
-sys.exit(main())
+from torchwise_server import __main__ as start
+
+first = start.isolate
+def begun():
+    print("begun", flush=True)
+    first()
+
+start.isolate = begun
+sys.exit(start.main())
 """
 # no loop of training in it ends soon
 LONG = """\
