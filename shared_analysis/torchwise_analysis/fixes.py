@@ -318,8 +318,14 @@ def innermost_statement(module: nodes.Module, span: Span) -> tuple[nodes.Stmt, S
             if not _holds(place, span):
                 continue
             found = (node, place)
-        inside = [child for child in children_reversed(node) if _may_hold_statements(child)]
-        todo += [(child, line) for child in inside if _touches(child, line, span.line)]
+        # of the many statements of a block most are passed at the price of two numbers
+        at = span.line - line
+        todo += [
+            (child, line)
+            for child in children_reversed(node)
+            if (child.span.line <= at <= child.span.end_line or child.__class__ is nodes.Placed)
+            and _may_hold_statements(child)
+        ]
     return found
 
 
@@ -328,13 +334,6 @@ def _near(block: Sequence[nodes.Node], line: int) -> Sequence[nodes.Node]:
     first = bisect_left(block, line, key=lambda node: node.span.end_line)
     last = bisect_right(block, line, lo=first, key=lambda node: node.span.line)
     return block[first:last][::-1]
-
-
-def _touches(node: nodes.Node, base: int, line: int) -> bool:
-    """Whether a node whose span counts from the line `base` has a part on `line`."""
-    if isinstance(node, nodes.Placed):
-        base = 0
-    return node.span.line + base <= line <= node.span.end_line + base
 
 
 def innermost_expression(
