@@ -12,6 +12,7 @@ import logging
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 
 from lsprotocol import types as lsp
@@ -35,6 +36,9 @@ CHECK_DELAY_S = 0.02
 ESTIMATE_DELAY_S = 0.3
 # A related place in a larger file is shown without converting its columns.
 _MAX_RELATED_BYTES = 4 << 20
+
+# VS Code, too, keeps no more for one file of one extension; nobody reads them.
+_MOST_LISTED = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -438,12 +442,11 @@ class Session:
     # ----------------------------------------------------------------------- places
 
     def shown(self, document: OpenDocument) -> Iterator[tuple[Finding, Display]]:
-        """The findings that an editor lists."""
+        """The findings that an editor lists, the first ones of a file that is full of them."""
         surface = self.options_for(document).surface
-        for finding in document.checked.findings if document.checked else ():
-            how = display(finding, surface)
-            if how.is_listed:
-                yield finding, how
+        findings = document.checked.findings if document.checked else ()
+        listed = ((finding, how) for finding in findings if (how := display(finding, surface)).is_listed)
+        return islice(listed, _MOST_LISTED)
 
     def locate(self, place: Place) -> Located | None:
         """A place of an open document, or of another file, for the client."""

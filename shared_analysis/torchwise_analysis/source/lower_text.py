@@ -47,10 +47,13 @@ def _lowered(path: str, text: str) -> Module:
 
 
 def too_much(text: str) -> Problem | None:
-    """Why a text is not parsed at all: a million brackets, each a node of a kilobyte, are no program."""
-    if len(text) < _MOST_BRACKETS or sum(map(text.count, "([{")) <= _MOST_BRACKETS:
+    """Why a text is not parsed at all: a million brackets, each a node of a kilobyte, are no program.
+
+    A semicolon stands for a statement, which is two nodes at the least; one line of them cannot be cut up.
+    """
+    if len(text) < _MOST_BRACKETS or sum(map(text.count, "([{;;")) <= _MOST_BRACKETS:
         return None
-    return Problem(Span(0, 0, 0, 0), "not analysed: more brackets than any program has")
+    return Problem(Span(0, 0, 0, 0), "not analysed: more brackets or semicolons than any program has")
 
 
 def whole(text: str) -> Block:
