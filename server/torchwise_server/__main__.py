@@ -5,6 +5,10 @@ import sys
 
 from torchwise_server.isolation import isolate
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from sys import UnraisableHookArgs
+
 _INTERRUPTED = 130  # cli.Exit, which may not be there yet
 
 
@@ -12,9 +16,11 @@ def main() -> int:
     """Run the command line with the workspace off the module path."""
     try:
         isolate()
+        sys.unraisablehook = _unraisable
         from torchwise_server.cli import main as run
 
         status = run()
+        _ignore_interruptions()
     except KeyboardInterrupt:
         # before the command line could take it
         os.write(2, b"torchwise: interrupted\n")
@@ -24,6 +30,34 @@ def main() -> int:
         _end_children()
         os._exit(_INTERRUPTED)
     return status
+
+
+def _ignore_interruptions() -> None:
+    """All is done: while the interpreter ends, Ctrl-C would only make it print where it was."""
+    import signal
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _unraisable(said: "UnraisableHookArgs") -> None:
+    """Python drops a Ctrl-C that it hears in a finalizer: hear it once more outside of it."""
+    if not isinstance(said.exc_value, KeyboardInterrupt):
+        sys.__unraisablehook__(said)
+        return
+    import _thread
+
+    _thread.start_new_thread(_interrupt_soon, (_thread.get_ident(),))
+
+
+def _interrupt_soon(thread: int) -> None:
+    import signal
+    import time
+
+    time.sleep(0.005)  # the finalizer's frame, and the hook's, are gone then
+    if os.name == "nt":
+        signal.raise_signal(signal.SIGINT)
+    else:
+        signal.pthread_kill(thread, signal.SIGINT)  # wakes it, too, where it waits
 
 
 def _end_children() -> None:

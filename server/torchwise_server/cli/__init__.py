@@ -69,6 +69,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SystemExit as exit_:  # argparse: 0 after --help, 2 after bad usage
         return int(exit_.code) if isinstance(exit_.code, int) else Exit.FAILED
     except Exception as error:  # the outermost border: a clear message instead of a traceback
+        if _hides_an_interruption(error):
+            complain("interrupted")
+            return Exit.INTERRUPTED
         return _internal_error(error)
 
 
@@ -117,6 +120,16 @@ def _unknown_command(word: str) -> str:
     close = difflib.get_close_matches(word, COMMANDS, n=1)
     hint = f"did you mean {close[0]!r}?" if close else f"commands are {', '.join(COMMANDS)}"
     return f"unknown command {word!r}; {hint}"
+
+
+def _hides_an_interruption(error: BaseException) -> bool:
+    """Whether Ctrl-C came first and a clean-up failed then: argparse's undoes what it has not yet done."""
+    before: BaseException | None = error
+    while before is not None:
+        if isinstance(before, KeyboardInterrupt):
+            return True
+        before = before.__context__
+    return False
 
 
 def _internal_error(error: Exception) -> int:

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from tests.integrations.test_action import FAULTY
 
-from torchwise_server.cli import main
+from torchwise_server.cli import Exit, main
+from torchwise_server.cli.options import Parser
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="Windows knows no SIGINT for a group of processes")
 
@@ -98,3 +99,52 @@ def test_what_fix_had_done_is_whole(tmp_path: Path) -> None:
     for delay in DELAYS:
         interrupted(tmp_path, delay, COMMANDS["fix"])
         assert {path.read_text() for path in tmp_path.glob("*.py")} <= {FAULTY, fixed}
+
+
+# the command line is replaced by one that hears Ctrl-C where Python would drop it, or when all is done
+IN_A_FINALIZER = """\
+import signal, sys, time
+from torchwise_server import __main__ as start, cli
+
+class Dying:
+    def __del__(self):
+        signal.raise_signal(signal.SIGINT)
+
+def run():
+    Dying()
+    time.sleep(60)
+    return 0
+
+cli.main = run
+sys.exit(start.main())
+"""
+WHEN_DONE = """\
+import atexit, signal, sys
+from torchwise_server import __main__ as start, cli
+
+atexit.register(signal.raise_signal, signal.SIGINT)
+cli.main = lambda: 1
+sys.exit(start.main())
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"), [(IN_A_FINALIZER, (130, "torchwise: interrupted\n")), (WHEN_DONE, (1, ""))]
+)
+def test_no_moment_drops_it_or_prints_where_it_was(script: str, expected: tuple[int, str]) -> None:
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=50)
+    assert (done.returncode, done.stderr) == expected
+
+
+def test_an_error_of_what_cleans_up_is_still_an_interruption(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted_as_argparse_is(*_: object) -> None:
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise AttributeError("'_StoreAction' object has no attribute 'save_nargs'")
+
+    monkeypatch.setattr(Parser, "parse_intermixed_args", interrupted_as_argparse_is)
+    assert main(["check"]) == Exit.INTERRUPTED
+    assert capsys.readouterr().err == "torchwise: interrupted\n"
