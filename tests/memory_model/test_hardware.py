@@ -66,6 +66,22 @@ from torchwise_memory.hardware import MIB, UnknownGpuError, find, instance
         ("Standard_NC24ads_A100_v4", "a100-pcie-80gb"),
         ("gpu_1x_a10", "a10"),
         ("BM.GPU4.8", "a100-40gb"),
+        ("2x RTX 3090", "rtx-3090"),
+        ("16GB V100", "v100-16gb"),
+        ("H100 HBM3", "h100-80gb"),
+        ("RTX 4070 Mobile", "rtx-4070-laptop"),
+        ("Colab T4", "t4"),
+        ("A30", "a30"),
+        ("Tesla M40 24GB", "m40-24gb"),
+        ("A100 (size not stated)", "a100-40gb"),
+        ("A100/H100", "a100-40gb"),
+        ("RTX 3090 or 4090", "rtx-4090"),
+        ("A100 MIG 3g.20gb", "a100-40gb-mig-3g.20gb"),
+        ("NVIDIA A100-SXM4-80GB MIG 2g.20gb", "a100-80gb-mig-2g.20gb"),
+        ("3g.40gb", "a100-80gb-mig-3g.40gb"),
+        ("A30 MIG 2g.12gb", "a30-mig-2g.12gb"),
+        ("24GB GPU", "24gb"),
+        ("not stated (48GB class)", "48gb"),
     ],
 )
 def test_spellings(spelling: str, name: str) -> None:
@@ -110,3 +126,21 @@ def test_an_unknown_name_gets_suggestions() -> None:
     with pytest.raises(UnknownGpuError) as caught:
         find("toaster")
     assert "toaster" in str(caught.value)
+
+
+def test_a_slice_is_smaller_than_its_card_and_keeps_its_chip() -> None:
+    whole, part = find("h100-80gb"), find("H100 MIG 3g.40gb")
+    assert part.sm == whole.sm
+    assert 0.4 < part.total_bytes / whole.total_bytes < 0.5
+
+
+def test_a_size_alone_stands_for_the_least_of_such_cards() -> None:
+    size = find("24 GB card")
+    assert size.total_bytes == min(g.total_bytes for g in hardware.gpus() if g.nominal_gb == 24 and g.sm)
+    assert size.sm is None
+
+
+@pytest.mark.parametrize("name", ["TPU v4", "Apple M2 Max", "not stated", "3g.33gb", "1000GB GPU"])
+def test_what_is_no_card_of_the_table_is_refused(name: str) -> None:
+    with pytest.raises(UnknownGpuError):
+        find(name)

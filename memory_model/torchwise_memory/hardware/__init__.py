@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
@@ -67,16 +67,108 @@ def find(name: str) -> Gpu:
     """The card of that name or of that cloud instance. Raises UnknownGpuError with suggestions.
 
     Case and separators do not matter; vendor words, a count ("8xA100", "A100:8") and "GPU" are dropped. A
-    name without a memory size means the smallest usual version: "A100" is the 40 GB one.
+    name without a memory size means the smallest usual version: "A100" is the 40 GB one. A MIG slice is found
+    by its profile ("A100 3g.20gb"), a card of which only the size is said ("24GB GPU") by that. Of several
+    cards ("RTX 3090 or 4090") the smallest is meant.
     """
     table = _by_alias()
+    known = table.get(_squash(name)) or _slice(name)
+    if known is not None:
+        return known
     for key in _keys(name):
         if key in table:
             return table[key]
     found = instance(name)
     if found is not None:
         return found.gpu
+    either = _either(name) or _of_size(name)
+    if either is not None:
+        return either
     raise UnknownGpuError(name, _suggestions(name))
+
+
+def _slice(name: str) -> Gpu | None:
+    """A part of a card, by the name of its MIG profile and, where it is said, that of the card."""
+    profile = re.search(r"\b([1-7])g[ ._]?(\d+)\s?gb\b", name.lower())
+    if profile is None:
+        return None
+    wanted, rest = f"{profile[1]}g.{profile[2]}gb", name.lower().replace(profile[0], " ")
+    rest = re.sub(r"\bmig\b|slice|[-(),]+\s*$", " ", rest).strip(" -_(),:")
+    whole = None
+    if rest:
+        try:
+            whole = find(rest)
+        except UnknownGpuError:
+            return None
+    by_name = {gpu.name: gpu for gpu in gpus()}
+    chips = {of: [row for row in _document()["slices"] if row["of"] == of] for of in by_name}
+    same = [of for of in chips if chips[of] and (whole is None or _is_alike(by_name[of], whole))]
+    same.sort(key=lambda of: whole is not None and of != whole.name)
+    for of in same:
+        for row in chips[of]:
+            if row["profile"] == wanted:
+                return _sliced(by_name[of], row)
+    return None
+
+
+def _is_alike(one: Gpu, other: Gpu) -> bool:
+    """Of one make, whatever their memory: "A100" stands for all of them."""
+    return one.name.partition("-")[0] == other.name.partition("-")[0]
+
+
+def _sliced(whole: Gpu, row: _SliceRow) -> Gpu:
+    profile = row["profile"]
+    return replace(
+        whole,
+        name=f"{whole.name}-mig-{profile}",
+        title=f"{whole.title} MIG {profile}",
+        total_bytes=row["total_mib"] * MIB,
+        total_seen=False,
+        why="as the profile is listed",
+        total_bytes_windows=None,
+        nominal_gb=float(profile.partition(".")[2].removesuffix("gb")),
+        sources=tuple(row["sources"]),
+    )
+
+
+def _either(name: str) -> Gpu | None:
+    """The smallest of the cards that are named; a word before the first goes for all ("RTX 3090 or 4090")."""
+    parts = [part.strip() for part in re.split(r"\s+or\s+|/|,|\s+and\s+", name.lower()) if part.strip()]
+    if len(parts) < 2:
+        return None
+    found: list[Gpu] = []
+    for part in parts:
+        try:
+            found.append(find(part))
+        except UnknownGpuError:
+            return None
+    return min(found, key=lambda gpu: gpu.total_bytes)
+
+
+def _of_size(name: str) -> Gpu | None:
+    """A card of which only the size is said: the smallest reading of the cards that are sold as so large."""
+    said = re.fullmatch(
+        r"(?:an?|one|single|consumer|unknown|generic|gpu|card|not stated|unstated|with|[\s(])*"
+        r"(\d+)\s*gi?b(?:\s|class|gpu|card|vram|memory|[)])*",
+        name.strip().lower(),
+    )
+    if said is None:
+        return None
+    size = int(said[1])
+    alike = [gpu for gpu in gpus() if gpu.nominal_gb == size and gpu.sm is not None]
+    if not alike:
+        return None
+    least = min(alike, key=lambda gpu: gpu.total_bytes)
+    low, high = (pick(gpu.context_bytes[end] for gpu in alike) for pick, end in ((min, 0), (max, 2)))
+    return replace(
+        least,
+        name=f"{size}gb",
+        title=f"a card of {size} GB",
+        total_seen=False,
+        why=f"the smallest reading of cards of {size} GB ({least.title})",
+        sm=None,
+        context_bytes=(low, least.context_bytes[1], high),
+    )
 
 
 def instance(name: str) -> Instance | None:
@@ -117,6 +209,13 @@ class _GpuRow(_GpuFacts, total=False):
     total_mib_windows: int
 
 
+class _SliceRow(TypedDict):
+    of: str
+    profile: str
+    total_mib: int
+    sources: list[str]
+
+
 class _InstanceFacts(TypedDict):
     provider: str
     name: str
@@ -130,6 +229,7 @@ class _InstanceRow(_InstanceFacts, total=False):
 
 class _Document(TypedDict):
     gpus: list[_GpuRow]
+    slices: list[_SliceRow]
     instances: list[_InstanceRow]
 
 
@@ -198,20 +298,29 @@ def _instances_by_key() -> dict[str, Instance]:
 
 
 _VENDOR_WORDS = ("nvidia", "geforce", "tesla", "quadro", "amd", "radeon", "instinct", "intel", "corporation")
+#: Where a card is rented, and another word for one in a notebook computer.
+_PLACES = re.compile(
+    r"\b(colab|kaggle|google|aws|azure|gcp|lambda|runpod|paperspace|free|single|one)\b", re.IGNORECASE
+)
+_MOBILE = re.compile(r"\b(mobile|max-q|notebook)\b", re.IGNORECASE)
 _COUNT_BEFORE = re.compile(r"^\s*\d+\s*[x×*]\s*", re.IGNORECASE)
-_COUNT_AFTER = re.compile(r"\s*[x×*:]\s*\d+\s*$", re.IGNORECASE)
+_COUNT_AFTER = re.compile(r"(?:\s+[x×*]\s*|(?<=\d)[x×*]|\s*:\s*)\d+\s*$", re.IGNORECASE)
 
 
 def _keys(name: str) -> list[str]:
     """Spellings to look up, the most literal first."""
     plain = _COUNT_AFTER.sub("", _COUNT_BEFORE.sub("", name))
     keys: list[str] = []
-    for text in (name, plain, re.sub(r"\([^)]*\)", "", plain)):
+    placed = _MOBILE.sub("laptop", _PLACES.sub("", plain))
+    for text in (name, plain, re.sub(r"\([^)]*\)", "", plain), placed):
         squashed = _squash(text)
         short = squashed
         for word in _VENDOR_WORDS:
             short = short.replace(word, "")
-        for key in (squashed, short):
+        memory = re.sub(r"hbm\d?e?$", "", short)
+        # "16GB V100": the size before the name
+        turned = re.sub(r"^(\d+)g(?:i?b)?([a-z].*)", r"\2\1gb", short)
+        for key in (squashed, short, memory, turned):
             for variant in (
                 key,
                 key.removesuffix("gpu"),
