@@ -148,7 +148,7 @@ class Allocator:
 
     def rounded(self, bytes_: int) -> int:
         """The size a request is rounded to before a block is looked for."""
-        divisions = self._divisions(bytes_)
+        divisions = self._divisions(bytes_) if self.settings.power2_divisions else 0
         if divisions > 1 and bytes_ > MIN_BLOCK_BYTES * divisions:
             return _next_power2_division(bytes_, divisions)
         return max(MIN_BLOCK_BYTES, -(-bytes_ // MIN_BLOCK_BYTES) * MIN_BLOCK_BYTES)

@@ -23,6 +23,7 @@ from .support import (
     dtypes,
     extent,
     factory_kind,
+    fill_values,
     formatted_strides,
     integers,
     prod,
@@ -46,7 +47,7 @@ def make(
     """A fresh leaf. fill: the value of every element where it is known."""
     result = w.new(shape, dtype, name, device, strides, factory_kind(w))
     if fill is not None and device.type == "cpu" and prod(shape) <= VALUE_LIMIT:
-        store_values(result, [fill] * prod(shape))
+        fill_values(result, fill, prod(shape))
     result.requires_grad = requires_grad
     return result
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from torchwise_memory.runtime.errors import Unsupported
@@ -43,18 +43,26 @@ class Function:
 
     For methods the first parameter is the tensor. A `VAR_POSITIONAL` parameter (`view(*shape)`,
     `zeros(*size)`) may also be given by keyword; `invoke` sorts that out.
+
+    names: of all parameters; spread: of that one.
     """
 
     name: str
     params: tuple[Param, ...]
     call: Callable[..., Any]
+    names: frozenset[str] = field(init=False, repr=False, compare=False)
+    spread: str | None = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "names", frozenset(param.name for param in self.params))
+        spread = next((param.name for param in self.params if param.kind == "VAR_POSITIONAL"), None)
+        object.__setattr__(self, "spread", spread)
 
     def invoke(self, w: World, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
         """Bind and run. Raises Unsupported for arguments that the signature does not take."""
         if not kwargs:
             return self._run(w, args, {})
-        names = {param.name for param in self.params}
-        spread = next((param.name for param in self.params if param.kind == "VAR_POSITIONAL"), None)
+        names, spread = self.names, self.spread
         bound: dict[str, object] = {}
         for key, value in kwargs.items():
             name = key if key in names else _OTHER_NAMES.get(key, key)

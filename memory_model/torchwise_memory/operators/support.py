@@ -480,6 +480,13 @@ def store_values(result: Tensor, values: Sequence[float]) -> None:
         return
 
 
+def fill_values(result: Tensor, value: float, count: int) -> None:
+    """`store_values` of `count` times the same number."""
+    store_values(result, [value])
+    if result.storage.values is not None:
+        result.storage.values *= count
+
+
 def gather_values(tensor: Tensor, shape: Shape) -> list[float] | None:
     """Elements of a tensor broadcast to `shape`, row-major; None when they are not known."""
     if tensor.storage.values is None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from math import prod
 
 Shape = tuple[int, ...]
+# Layers repeat: a model asks for the same few hundred shapes thousands of times.
+_KEPT = 4096
 
 
+@lru_cache(maxsize=_KEPT)
 def contiguous_strides(shape: Shape) -> Shape:
     """Row-major strides."""
     step = 1
@@ -36,6 +40,7 @@ def strides_in_order(shape: Shape, order: Shape) -> Shape:
     return tuple(strides)
 
 
+@lru_cache(maxsize=_KEPT)
 def is_contiguous(shape: Shape, strides: Shape) -> bool:
     """Row-major, looking past dimensions of extent one; empty tensors are contiguous."""
     step = 1
@@ -71,6 +76,7 @@ def prefers_channels_last(shape: Shape, strides: Shape) -> bool:
     return is_channels_last(shape, strides) and not is_contiguous(shape, strides)
 
 
+@lru_cache(maxsize=_KEPT)
 def is_dense(shape: Shape, strides: Shape) -> bool:
     """Non-overlapping and dense: some order of the dimensions is row-major."""
     step = 1
@@ -83,6 +89,7 @@ def is_dense(shape: Shape, strides: Shape) -> bool:
     return True
 
 
+@lru_cache(maxsize=_KEPT)
 def view_strides(shape: Shape, strides: Shape, new_shape: Shape) -> Shape | None:
     """Strides of a view with `new_shape`, None when the elements would have to be copied."""
     if prod(shape) == 0:
@@ -120,6 +127,7 @@ def _merged(shape: Shape, strides: Shape) -> list[tuple[int, int]]:
     return chunks
 
 
+@lru_cache(maxsize=_KEPT)
 def broadcast(a: Shape, b: Shape) -> Shape | None:
     """The common shape, None when the two do not broadcast."""
     if a == b:

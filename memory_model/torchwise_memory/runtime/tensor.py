@@ -67,7 +67,7 @@ class Tensor:
         strides: Shape | None = None,
         offset: int = 0,
     ) -> None:
-        self.shape = Size(shape)
+        self.shape = shape if isinstance(shape, Size) else Size(shape)
         self.strides = contiguous_strides(self.shape) if strides is None else strides
         self.offset = offset
         self.dtype = dtype
@@ -132,13 +132,11 @@ def alias(
     offset: int | None = None,
 ) -> Tensor:
     """A detached tensor on the same storage."""
-    return Tensor(
-        tensor.shape if shape is None else shape,
-        tensor.dtype,
-        tensor.storage,
-        tensor.strides if strides is None and shape is None else strides,
-        tensor.offset if offset is None else offset,
-    )
+    if shape is None:
+        shape = tensor.shape
+        if strides is None:
+            strides = tensor.strides
+    return Tensor(shape, tensor.dtype, tensor.storage, strides, tensor.offset if offset is None else offset)
 
 
 def set_data(tensor: Tensor, data: Tensor) -> None:

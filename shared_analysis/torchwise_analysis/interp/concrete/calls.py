@@ -15,6 +15,11 @@ if TYPE_CHECKING:
     from torchwise_analysis.interp.concrete.interpreter import Interpreter
 
 
+# Members of an enumeration are looked up through its metaclass each time; calls are bound by the thousand.
+_POSITIONAL, _POSITIONAL_ONLY = ParamKind.POSITIONAL, ParamKind.POSITIONAL_ONLY
+_VAR_POSITIONAL, _VAR_KEYWORD = ParamKind.VAR_POSITIONAL, ParamKind.VAR_KEYWORD
+
+
 def bind_arguments(
     it: Interpreter, function: Function, frame: Frame, args: list[Value], keywords: dict[str, Value]
 ) -> None:
@@ -26,25 +31,25 @@ def bind_arguments(
     for param in function.node.params:
         name = param.name
         kind = param.kind
-        if kind is ParamKind.POSITIONAL or kind is ParamKind.POSITIONAL_ONLY:
+        if kind is _POSITIONAL or kind is _POSITIONAL_ONLY:
             if not frame.first:
                 frame.first = name
             if position < len(args):
                 names[name] = args[position]
                 position += 1
-                if name in keywords and kind is ParamKind.POSITIONAL:
+                if keywords and name in keywords and kind is _POSITIONAL:
                     raise it.error(
                         "TypeError", f"{function.name}() got multiple values for argument '{name}'"
                     )
                 continue
-            if name in keywords and kind is ParamKind.POSITIONAL:
+            if name in keywords and kind is _POSITIONAL:
                 names[name] = keywords.pop(name)
                 continue
-        elif kind is ParamKind.VAR_POSITIONAL:
+        elif kind is _VAR_POSITIONAL:
             names[name] = tuple(args[position:])
             position = len(args)
             continue
-        elif kind is ParamKind.VAR_KEYWORD:
+        elif kind is _VAR_KEYWORD:
             spread = name
             continue
         elif name in keywords:

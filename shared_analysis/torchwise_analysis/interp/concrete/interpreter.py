@@ -83,6 +83,8 @@ _HOST_ERRORS = (
     UnicodeError,
     ValueError,
 )
+# Whose attributes are those of the type they carry.
+_CARRIERS = frozenset({list, tuple, dict, str, set, int, float, bool})
 _ERROR_NAMES = frozenset(
     {
         "AttributeError",
@@ -109,6 +111,7 @@ class Interpreter:
     ) -> None:
         self.project = project
         self.world = world
+        self.ledger = world.ledger
         self.stop = stop
         self.fuel = fuel
         # at this much fuel the run asks whether to go on
@@ -177,13 +180,14 @@ class Interpreter:
         """What follows is asked for by `node`; what a framework's text does, by the program's line before."""
         module = frame.module
         if not module.is_text:
-            self.world.ledger.origin = Origin(module.path, frame.base + node.span.line + 1)
+            line = frame.base + node.span.line + 1
+            self.ledger.origin = module.places.get(line) or module.place(line)
 
     def origin(self) -> Origin | None:
-        return self.world.ledger.origin
+        return self.ledger.origin
 
     def origin_of(self, node: nodes.Node, frame: Frame) -> Origin:
-        return Origin(frame.module.path, frame.base + node.span.line + 1)
+        return frame.module.place(frame.base + node.span.line + 1)
 
     @property
     def module_depth(self) -> int:
@@ -670,6 +674,8 @@ class Interpreter:
             return self.library.tensor_attribute(owner, name)
         if isinstance(owner, Module):
             return self.library.module_attribute(owner, name)
+        if owner.__class__ in _CARRIERS:
+            return self._carrier_attribute(owner, name)
         if isinstance(owner, ModuleValue):
             return self._module_attribute(owner, name)
         if isinstance(owner, Namespace):
@@ -695,6 +701,9 @@ class Interpreter:
             return Builtin(f"property.{name}", lambda it, a, k: _changed(owner, name, a[0]))
         if isinstance(owner, Size):
             return self.library.size_attribute(owner, name)
+        return self._carrier_attribute(owner, name)
+
+    def _carrier_attribute(self, owner: Value, name: str) -> Value:
         if name == "__class__":
             return self.class_of(owner)
         value = methods.attribute_of(owner, name)

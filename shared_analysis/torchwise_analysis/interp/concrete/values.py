@@ -333,7 +333,17 @@ class Iter:
 class ModuleValue:
     """A module of the program, of its project or of a library read as text."""
 
-    __slots__ = ("__weakref__", "is_library", "is_package", "is_text", "lazy", "name", "names", "path")
+    __slots__ = (
+        "__weakref__",
+        "is_library",
+        "is_package",
+        "is_text",
+        "lazy",
+        "name",
+        "names",
+        "path",
+        "places",
+    )
 
     def __init__(self, name: str, path: str, is_package: bool, is_library: bool) -> None:
         self.name = name
@@ -342,9 +352,18 @@ class ModuleValue:
         self.is_library = is_library
         # whether it stands for no file: a replacement text, a text that a program evaluates
         self.is_text = path.startswith("<")
+        # the places of its lines that were asked for
+        self.places: dict[int, Origin] = {}
         self.names: dict[str, Value] = {}
         # evaluates the statement that binds a name when it is asked for; None: all names are there
         self.lazy: Callable[[str], Value] | None = None
+
+    def place(self, line: int) -> Origin:
+        """A line of its text, from 1."""
+        found = self.places.get(line)
+        if found is None:
+            found = self.places[line] = Origin(self.path, line)
+        return found
 
     def __repr__(self) -> str:
         return f"<module {self.name}>"

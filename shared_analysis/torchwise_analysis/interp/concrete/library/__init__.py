@@ -160,6 +160,20 @@ class ForwardOverride:
         return it.call(it.bind_member(forward, module, it.class_of(module)), list(args), dict(kwargs))
 
 
+class _NativeMembers(dict[str, "Value | None"]):
+    """Members of a native class; None for what it has not."""
+
+    __slots__ = ("library", "native")
+
+    def __init__(self, library: Library, native: NativeClass) -> None:
+        self.library = library
+        self.native = native
+
+    def __missing__(self, name: str) -> Value | None:
+        member = self[name] = self.library.native_member(self.native, name)
+        return member
+
+
 class Library:
     """The libraries of one run."""
 
@@ -171,6 +185,8 @@ class Library:
         # what a program's subclass of an optimizer's companion (a schedule, a scaler) keeps on itself
         self.program_fields: weakref.WeakKeyDictionary[object, dict[str, Value]] = weakref.WeakKeyDictionary()
         self.methods: dict[str, Builtin] = {}
+        # the tables of members of native classes, filled as they are asked for
+        self.native_members: list[_NativeMembers] = []
         self.override = ForwardOverride(it)
         self.spaces = Spaces(it)
         self.open_file = files.open_file
@@ -332,10 +348,13 @@ class Library:
         cls.mro = (cls, *bases[0].mro)
         cls.traits["native"] = native
         cls.members["__init__"] = Builtin(f"{name}.__init__", lambda it, a, k: self._initialize(native, a, k))
-        cls.resolve = lambda member: self._native_member(native, member)
+        members = _NativeMembers(self, native)
+        self.native_members.append(members)
+        cls.resolve = members.__getitem__
         return cls
 
-    def _native_member(self, native: NativeClass, name: str) -> Value | None:
+    def native_member(self, native: NativeClass, name: str) -> Value | None:
+        """A member of a native class as the program sees it."""
         key = f"{native.name}.{name}"
         if key in self.methods:
             return self.methods[key]
@@ -550,25 +569,28 @@ class Library:
         return to_runtime(self.it, value)
 
     def invoke(self, function: NativeFunction, args: list[Value], keywords: Keywords) -> Value:
-        if function.name in _MAKERS and self.it.module_depth == 0:
+        if function.name in _MAKERS and self.it.world.module_depth == 0:
             unread = self._unread(args)
             if unread is not None:
                 return unread
-        given = [self.argument(v, function.name) for v in args]
+        name, it = function.name, self.it
+        given = [v if v.__class__ in _AS_THEY_ARE else self.argument(v, name) for v in args]
         named = {
-            n: self.argument(v, function.name)
+            n: v if v.__class__ in _AS_THEY_ARE else self.argument(v, name)
             for n, v in keywords.items()
             if not (n in _HARMLESS and isinstance(v, (Unknown, Opaque)))
         }
-        self.it.burn(OPERATOR_STEPS)
-        result = function.invoke(self.it.world, given, named)
-        if function.name in _UPDATES and isinstance(result, Tensor):
+        it.burn(OPERATOR_STEPS)
+        result = function.invoke(it.world, given, named)
+        if not isinstance(result, Tensor):
+            return from_runtime(it, result)
+        if name in _UPDATES:
             self._note_update(result)
-        if isinstance(result, Tensor) and self.it.module_depth == 0:
+        if it.world.module_depth == 0:
             self._note_extents(result, args, keywords)
-            if function.name in ("torch.ones", "torch.ones_like"):
+            if name in ("torch.ones", "torch.ones_like"):
                 self.ones.add(result.storage)
-        return from_runtime(self.it, result)
+        return result
 
     def _note_update(self, weight: Tensor) -> None:
         """A script without an optimizer steps when it first changes a weight after a backward pass."""
@@ -1102,6 +1124,8 @@ class Library:
         self.models.clear()
         self.model_inputs.clear()
         self.methods.clear()
+        for members in self.native_members:
+            members.clear()
         self.functions.clear()
         self.spaces.close()
 
@@ -1182,6 +1206,7 @@ def to_runtime(it: Interpreter, value: Value) -> Value:
 _TYPES_AS_DTYPES = {"bool": "bool", "int": "int64", "float": "float64", "complex": "complex128"}
 
 _AS_IS = frozenset({float, str, bool, complex, bytes, type(Ellipsis)})
+_AS_THEY_ARE = _AS_IS | {Tensor, Parameter, int, type(None), DType, Device}
 
 
 def from_runtime(it: Interpreter, value: object) -> Value:

@@ -34,7 +34,7 @@ class AutoTables:
     def model_class(self, auto: str, model_type: str) -> str | None:
         """The class that `auto` makes of a model type."""
         if auto not in self._models:
-            self._models[auto] = self._mapping(auto)
+            self._models[auto] = _mapping(auto, self._text("modeling_auto"))
         return self._models[auto].get(model_type)
 
     def autos(self) -> frozenset[str]:
@@ -42,21 +42,23 @@ class AutoTables:
         text = self._text("modeling_auto")
         return frozenset(re.findall(r"^class (AutoModel\w*|AutoBackbone)\(", text, re.MULTILINE))
 
-    def _mapping(self, auto: str) -> dict[str, str]:
-        text = self._text("modeling_auto")
-        used = re.search(rf"^class {auto}\(.*?\):.*?_model_mapping = (\w+)", text, re.MULTILINE | re.DOTALL)
-        made = used and re.search(rf"^{used[1]} = \w+\(\s*\w+,\s*(\w+)\s*\)", text, re.MULTILINE)
-        if not made:
-            return {}
-        table = re.search(rf"^{made[1]} = (.*?)^\)", text, re.MULTILINE | re.DOTALL)
-        return dict(_pairs(table[1])) if table else {}
-
     def _table(self, name: str) -> tuple[tuple[str, str], ...]:
         return _pairs(self._text(name))
 
     def _text(self, name: str) -> str:
         source = self._project.find(f"transformers.models.auto.{name}", "")
         return "" if source is None else self._project.text(source.path) or ""
+
+
+@lru_cache(maxsize=64)
+def _mapping(auto: str, text: str) -> dict[str, str]:
+    """Model type -> class of an auto class. Kept like the pairs; nobody changes it."""
+    used = re.search(rf"^class {auto}\(.*?\):.*?_model_mapping = (\w+)", text, re.MULTILINE | re.DOTALL)
+    made = used and re.search(rf"^{used[1]} = \w+\(\s*\w+,\s*(\w+)\s*\)", text, re.MULTILINE)
+    if not made:
+        return {}
+    table = re.search(rf"^{made[1]} = (.*?)^\)", text, re.MULTILINE | re.DOTALL)
+    return dict(_pairs(table[1])) if table else {}
 
 
 @lru_cache(maxsize=16)

@@ -10,7 +10,8 @@ top to bottom.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from functools import lru_cache
 from typing import TYPE_CHECKING, cast
 
 from torchwise_analysis.interp.concrete import statements
@@ -202,17 +203,15 @@ class LazyScope:
     def __init__(self, imports: Imports, module: ModuleValue, body: nodes.Block) -> None:
         self.imports = imports
         self.module = module
-        self.binders: dict[str, list[tuple[nodes.Stmt, int]]] = {}
-        self.touchers: dict[str, list[tuple[nodes.Stmt, int]]] = {}
         self.stars: list[tuple[str, Value]] = []
         self.is_replacement = module.path.startswith("<")
         # how many of a name's binders are left to a lookup that happens while the later ones run
         self._left: dict[str, int] = {}
-        self._pending_stars: list[nodes.ImportFrom] = []
-        # calls at the top level that put what the module defines into a registry elsewhere
-        self._registrations: list[tuple[nodes.Stmt, int]] = []
-        for statement, base in _top_level(body, 0):
-            self._index(statement, base)
+        outline = _outline(_Same(body), module.is_library, self.is_replacement)
+        self.binders = outline.binders
+        self._touchers = dict(outline.touchers)
+        self._pending_stars = list(outline.stars)
+        self._registrations = list(outline.registrations)
 
     def lookup(self, name: str) -> Value:
         """The value of a global name, or MISSING."""
@@ -269,24 +268,6 @@ class LazyScope:
                     found[key.value] = it.evaluate(item, frame)
         return found
 
-    def _takes_effect(self, statement: nodes.Stmt) -> bool:
-        """A project's definition that a decorator registers, or a call of a function defined above it.
-
-        Of a library only calls of functions that say that they register something.
-        """
-        if self.is_replacement:
-            return False
-        if self.module.is_library:
-            value = statement.value if isinstance(statement, nodes.ExprStmt) else None
-            is_registering = isinstance(value, nodes.Call) and "register" in _last_name(value.func)
-            return is_registering and _last_name(cast(nodes.Call, value).func) in self.binders
-        if isinstance(statement, (nodes.FunctionDef, nodes.ClassDef)):
-            return any("regist" in _last_name(decorator).lower() for decorator in statement.decorators)
-        if isinstance(statement, nodes.ExprStmt) and isinstance(statement.value, nodes.Call):
-            function = statement.value.func
-            return isinstance(function, nodes.Name) and function.id in self.binders
-        return False
-
     def bound_names(self) -> list[str]:
         """Names that the text binds, those of star imports included."""
         names = list(self.binders)
@@ -303,7 +284,7 @@ class LazyScope:
 
     def _touch(self, name: str, binder: tuple[nodes.Stmt, int]) -> None:
         after = binder[1] + binder[0].span.line
-        for statement, base in self.touchers.pop(name, []):
+        for statement, base in self._touchers.pop(name, ()):
             if base + statement.span.line > after:
                 self._run(statement, base)
 
@@ -344,27 +325,85 @@ class LazyScope:
         text = project.text(source.path)
         return text is None or name in text or "import *" in text
 
-    def _index(self, statement: nodes.Stmt, base: int) -> None:
-        if isinstance(statement, nodes.ImportFrom) and any(a.name == "*" for a in statement.names):
-            self._pending_stars.append(statement)
-            return
-        if isinstance(statement, nodes.If) and _is_for_type_checkers(statement.test):
-            # the lazy top level of a package: the imports it shows to type checkers are the ones it makes
-            for inner in _imports_below(statement):
-                for alias in inner.names:
-                    single = nodes.ImportFrom(inner.span, inner.module, (alias,), inner.level)
-                    self.binders.setdefault(alias.asname or alias.name, []).append((single, base))
-            return
-        if isinstance(statement, _GUARDS):
-            for inner in _stars_below(statement):
-                self._pending_stars.append(inner)
-        for name in dict.fromkeys(_bound_names(statement)):
-            self.binders.setdefault(name, []).append((statement, base))
-        if _is_registration(statement) or self._takes_effect(statement):
-            self._registrations.append((statement, base))
-        touched = _touched_name(statement)
-        if touched:
-            self.touchers.setdefault(touched, []).append((statement, base))
+
+_Statements = list[tuple[nodes.Stmt, int]]
+
+
+class _Outline:
+    """What the top level of a text binds and changes: statements, each with the line it is placed at."""
+
+    __slots__ = ("binders", "registrations", "stars", "touchers")
+
+    def __init__(self) -> None:
+        self.binders: dict[str, _Statements] = {}
+        self.touchers: dict[str, _Statements] = {}
+        self.stars: list[nodes.ImportFrom] = []
+        # calls at the top level that put what the module defines into a registry elsewhere
+        self.registrations: _Statements = []
+
+
+class _Same:
+    """A block as a key: the same object, not an equal one."""
+
+    __slots__ = ("block",)
+
+    def __init__(self, block: nodes.Block) -> None:
+        self.block = block
+
+    def __hash__(self) -> int:
+        return id(self.block)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.block is self.block
+
+
+@lru_cache(maxsize=256)
+def _outline(body: _Same, is_library: bool, is_replacement: bool) -> _Outline:
+    """The outline of a text. Kept: every run reads the same files, and most never change."""
+    found = _Outline()
+    for statement, base in _top_level(body.block, 0):
+        _index(found, statement, base, is_library, is_replacement)
+    return found
+
+
+def _index(found: _Outline, statement: nodes.Stmt, base: int, is_library: bool, is_replacement: bool) -> None:
+    if isinstance(statement, nodes.ImportFrom) and any(a.name == "*" for a in statement.names):
+        found.stars.append(statement)
+        return
+    if isinstance(statement, nodes.If) and _is_for_type_checkers(statement.test):
+        # the lazy top level of a package: the imports it shows to type checkers are the ones it makes
+        for inner in _imports_below(statement):
+            for alias in inner.names:
+                single = nodes.ImportFrom(inner.span, inner.module, (alias,), inner.level)
+                found.binders.setdefault(alias.asname or alias.name, []).append((single, base))
+        return
+    if isinstance(statement, _GUARDS):
+        found.stars.extend(_stars_below(statement))
+    for name in dict.fromkeys(_bound_names(statement)):
+        found.binders.setdefault(name, []).append((statement, base))
+    takes_effect = not is_replacement and _takes_effect(statement, found.binders, is_library)
+    if takes_effect or _is_registration(statement):
+        found.registrations.append((statement, base))
+    touched = _touched_name(statement)
+    if touched:
+        found.touchers.setdefault(touched, []).append((statement, base))
+
+
+def _takes_effect(statement: nodes.Stmt, binders: Collection[str], is_library: bool) -> bool:
+    """A project's definition that a decorator registers, or a call of a function defined above it.
+
+    Of a library only calls of functions that say that they register something.
+    """
+    if is_library:
+        value = statement.value if isinstance(statement, nodes.ExprStmt) else None
+        is_registering = isinstance(value, nodes.Call) and "register" in _last_name(value.func)
+        return is_registering and _last_name(cast(nodes.Call, value).func) in binders
+    if isinstance(statement, (nodes.FunctionDef, nodes.ClassDef)):
+        return any("regist" in _last_name(decorator).lower() for decorator in statement.decorators)
+    if isinstance(statement, nodes.ExprStmt) and isinstance(statement.value, nodes.Call):
+        function = statement.value.func
+        return isinstance(function, nodes.Name) and function.id in binders
+    return False
 
 
 def _top_level(body: nodes.Block, base: int) -> Iterator[tuple[nodes.Stmt, int]]:
