@@ -7,7 +7,15 @@ from typing import NamedTuple
 
 from torchwise_analysis.findings import Evidence, Fix, Place, Safety, Severity
 from torchwise_analysis.fixes import SourceFile
-from torchwise_analysis.interp.abstract.events import Backward, Clear, Event, Guard, LoopEntered, Step
+from torchwise_analysis.interp.abstract.events import (
+    Backward,
+    Clear,
+    Event,
+    Guard,
+    LoopEntered,
+    LoopLeft,
+    Step,
+)
 from torchwise_analysis.interp.abstract.loops import LoopKind, LoopPath
 from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.rules._frames import call_beside
@@ -384,6 +392,8 @@ def _places(loops: LoopPath) -> list[Place]:
 
 def _is_flushed(trace: Trace, window: _Window) -> bool:
     """May something else apply what is left: a step behind the loop, on the last batch, on another test?"""
+    if _ends_with_step(trace, window):
+        return True
     around = _places(window.loops)
     for one in trace.steps:
         if one.optimizer.id != window.step.optimizer.id:
@@ -398,6 +408,36 @@ def _is_flushed(trace: Trace, window: _Window) -> bool:
         if any(_may_be_the_end(guard, passed[-1]) for guard in one.scene.guards):
             return True
     return False
+
+
+def _ends_with_step(trace: Trace, window: _Window) -> bool:
+    """Does each run of the loop end with a step, of a shorter window or because the loop is left there?
+
+    A counted loop runs for an odd number of turns, so that a window of two is left open at its end.
+    """
+    depth, place, optimizer = len(window.loops) - 1, window.backward.place, window.step.optimizer.id
+    left = {leaving.loops[:depth] for leaving in trace.of(LoopLeft) if _is_of(leaving, window)}
+    last: dict[LoopPath, Event] = {}
+    for event in trace.of_any(Backward, Step):
+        is_own = event.place == place if isinstance(event, Backward) else event.optimizer.id == optimizer
+        if is_own and len(event.loops) > depth:
+            last[event.loops[:depth]] = event
+    return all(
+        isinstance(event, Step) and (loops in left or _is_short(event, window))
+        for loops, event in last.items()
+    )
+
+
+def _is_short(one: Step, window: _Window) -> bool:
+    """Does a counted test let the step pass although but one backward ran for it?"""
+    runs = {n for atom in one.before for place, n in atom.sites if place == window.backward.place}
+    return runs == {1} and any(guard.test == "counted" for guard in one.scene.guards)
+
+
+def _is_of(leaving: LoopLeft, window: _Window) -> bool:
+    """Is it the loop over the batches that is left, by a test of its counter?"""
+    is_counted = any(guard.test == "counted" for guard in leaving.scene.guards)
+    return is_counted and _places(leaving.loops) == _places(window.loops)
 
 
 def _is_beside(event: Event, around: list[Place]) -> bool:

@@ -257,6 +257,7 @@ def detect(trace: Trace) -> Iterator[Hit]:
     given = {e.module.id for e in trace.of(PartSet) if e.module.cls is None}
     given |= {e.target.id for e in trace.of(WeightsLoaded)}
     once = _made_once(trace)
+    told: set[int] = set()
     for built in trace.of(ModuleBuilt):
         severity = _severity(built.module)
         pass_ = None if built.scene.forward is None else trace.passes.get(built.scene.forward)
@@ -264,8 +265,12 @@ def detect(trace: Trace) -> Iterator[Hit]:
             continue
         if True not in pass_.forward.grad or built.scene.function == "__init__":
             continue
-        if built.module.id not in pass_.modules or built.module.id in trace.escaped | once:
+        if built.module.id not in pass_.modules or built.module.id in trace.escaped:
             continue
+        whole = _whole(trace, built, pass_.forward.module)
+        if whole in once or whole in told:
+            continue
+        told.add(whole)
         yield Hit(
             in_file(trace, built),
             severity,
@@ -281,6 +286,20 @@ def detect(trace: Trace) -> Iterator[Hit]:
             ),
             frozenset({("module", built.module.id)}),
         )
+
+
+def _whole(trace: Trace, built: ModuleBuilt, runner: Obj) -> int:
+    """The outermost module that was made in the same forward and has this one as a part."""
+    made = trace.once("modules by forward", lambda: _by_forward(trace))[built.scene.forward]
+    wholes = [oid for oid in trace.lineage(built.module.id) if oid in made and oid != runner.id]
+    return wholes[-1] if wholes else built.module.id
+
+
+def _by_forward(trace: Trace) -> dict[int | None, set[int]]:
+    found: dict[int | None, set[int]] = {}
+    for built in trace.of(ModuleBuilt):
+        found.setdefault(built.scene.forward, set()).add(built.module.id)
+    return found
 
 
 def _made_once(trace: Trace) -> frozenset[int]:

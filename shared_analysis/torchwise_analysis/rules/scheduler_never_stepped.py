@@ -15,7 +15,7 @@ from torchwise_analysis.interp.abstract.events import (
     Step,
 )
 from torchwise_analysis.interp.abstract.trace import Trace
-from torchwise_analysis.interp.abstract.values import Kind, Obj, Value, alternatives
+from torchwise_analysis.interp.abstract.values import CONFIGURED, Kind, Obj, Value, alternatives
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
 from torchwise_analysis.rules._reading import belief_in, called, distinct, doubt, grade, known_by
 
@@ -270,7 +270,7 @@ def _given_away(trace: Trace) -> set[int]:
         for argument in obj.arguments:
             out |= _schedulers(trace, argument)
     for key, fact in trace.facts.items():
-        if key[0] == "a" and isinstance(fact, Value):
+        if key[0] == "a" and key[2] != CONFIGURED and isinstance(fact, Value):
             out |= _schedulers(trace, fact)
     return out
 

@@ -157,34 +157,38 @@ def lightning_optimizers(m: Machine, obj: va.Obj, call: Call) -> va.Value | None
     known = m.attribute(obj, "[optimizers]")
     if known is not None:
         return known
-    configured = _configured(m, obj, call)
-    m.state.set(("a", obj.id, "[optimizers]"), configured)
-    return configured
-
-
-def _configured(m: Machine, obj: va.Obj, call: Call) -> va.Value:
-    """`self.optimizers()`: what configure_optimizers returns, one alone when there is one."""
-    assert obj.cls is not None
-    own = calls.find_member(m, obj.cls, "configure_optimizers")
-    found: list[va.Value] = []
-    if isinstance(own, va.Function):
-        value = calls.call_function(m, replace(own, self=obj), va.NO_ARGUMENTS, call.node)
-        found = _optimizers_in(m, value)
+    found = _made_of(m, _configured(m, obj, call), va.Kind.OPTIMIZER)
     if not found:
         one = m.make(va.Kind.OPTIMIZER, call.node, "lightning.LightningOptimizer", name="optimizers()")
         m.owns[one.id] = frozenset([obj.id])
+        m.state.set(("a", obj.id, "[optimizers]"), one)
         return one
     return found[0] if len(found) == 1 else m.sequence(found, call.node)
 
 
-def _optimizers_in(m: Machine, value: va.Value, depth: int = 0) -> list[va.Value]:
+def _configured(m: Machine, obj: va.Obj, call: Call) -> va.Value:
+    """What configure_optimizers returns, which runs once."""
+    known = m.attribute(obj, va.CONFIGURED)
+    if known is not None:
+        return known
+    assert obj.cls is not None
+    own = calls.find_member(m, obj.cls, "configure_optimizers")
+    value: va.Value = va.NONE
+    if isinstance(own, va.Function):
+        value = calls.call_function(m, replace(own, self=obj), va.NO_ARGUMENTS, call.node)
+    m.state.set(("a", obj.id, va.CONFIGURED), value)
+    return value
+
+
+def _made_of(m: Machine, value: va.Value, kind: va.Kind, depth: int = 0) -> list[va.Value]:
+    """The optimizers, or schedulers, that configure_optimizers returned, in order."""
     known = first_known(value)
     if isinstance(known, va.Obj):
-        if known.kind is va.Kind.OPTIMIZER:
+        if known.kind is kind:
             return [known]
         if known.kind in (va.Kind.LIST, va.Kind.TUPLE, va.Kind.DICT) and depth < 3:
             inner = [*m.items(known), *m.entries(known).values()]
-            return [o for i in inner for o in _optimizers_in(m, i, depth + 1)]
+            return [o for i in inner for o in _made_of(m, i, kind, depth + 1)]
     return []
 
 
@@ -232,7 +236,13 @@ def lightning_clip(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
 
 @method(va.Kind.MODULE, "lr_schedulers")
 def lightning_schedulers(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
-    return m.child(obj, "[schedulers]", va.Kind.SCHEDULER) if is_lightning(obj) else None
+    """One alone when there is one, as `optimizers()` gives them."""
+    if not is_lightning(obj):
+        return None
+    found = _made_of(m, _configured(m, obj, call), va.Kind.SCHEDULER)
+    if not found:
+        return m.child(obj, "[schedulers]", va.Kind.SCHEDULER)
+    return found[0] if len(found) == 1 else m.sequence(found, call.node)
 
 
 # --------------------------------------------------------------------------- accelerate, fabric

@@ -154,6 +154,7 @@ OF_BATCH = "of batch"  # taint of the sizes of what comes from a loader or throu
 BY_SIZE = "by size"  # taint of a sum that was divided by the number of samples of its batch
 SKIPPED = "skipped"  # taint of what a function gave that was not run: a tensor, as far as is known
 OF_PARAMETERS = "of parameters"  # taint of what an unseen call made of the parameters of a module
+CONFIGURED = "[configured]"  # attribute of a LightningModule: what its `configure_optimizers` returned
 
 
 @dataclass(frozen=True, slots=True, eq=False)

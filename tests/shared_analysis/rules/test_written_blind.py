@@ -1,0 +1,169 @@
+"""Kinds of faults and of their correct twins that were written before the rules had seen them.
+
+A line that ends in `# here` holds a finding of the rule that the test names; no other line does.
+"""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+
+from torchwise_analysis.fixes import SourceFile
+from torchwise_analysis.interp.abstract import run
+from torchwise_analysis.interp.abstract.limits import Limits
+from torchwise_analysis.names.project import Project
+from torchwise_analysis.rules import judge
+from torchwise_analysis.settings import Settings
+
+
+def check(rule: str, text: str) -> None:
+    program = textwrap.dedent(text)
+    file = SourceFile("/nowhere/program.py", program)
+    trace = run(file.module, Project([]), Limits())
+    assert trace.silence.failed == ()
+    findings = judge(trace, file, Settings()).findings
+    found = sorted(finding.place.span.line + 1 for finding in findings if finding.rule == rule)
+    assert found == [n for n, line in enumerate(program.splitlines(), start=1) if line.endswith("# here")]
+
+
+LIGHTNING_SCHEDULERS = """
+import lightning.pytorch as pl
+import torch
+from torch import nn
+
+
+class Model(pl.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.automatic_optimization = False
+        self.net = nn.Linear(8, 1)
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        opt = self.optimizers()
+        opt.zero_grad()
+        self.manual_backward(nn.functional.mse_loss(self.net(x), y))
+        opt.step()
+{hook}
+    def configure_optimizers(self):
+        opt = torch.optim.Adam(self.net.parameters())
+        sched = torch.optim.lr_scheduler.ExponentialLR(opt, 0.99){here}
+        return {returned}
+"""
+
+
+TWO = "[opt], [sched, torch.optim.lr_scheduler.StepLR(opt, 9)]"
+DICT = '{"optimizer": opt, "lr_scheduler": {"scheduler": sched}}'
+
+
+@pytest.mark.parametrize(
+    ("hook", "returned"),
+    [
+        ("for s in self.lr_schedulers():\n            s.step()", TWO),
+        ("[s.step() for s in self.lr_schedulers()]", TWO),
+        ("first, second = self.lr_schedulers()\n        first.step()\n        second.step()", TWO),
+        ("sched = self.lr_schedulers()\n        sched.step()", "[opt], [sched]"),
+        ("self.lr_schedulers().step()", DICT),
+    ],
+)
+def test_schedulers_that_a_manual_lightning_module_steps(hook: str, returned: str) -> None:
+    own = f"\n    def on_train_epoch_end(self):\n        {hook}\n"
+    check("scheduler-never-stepped", LIGHTNING_SCHEDULERS.format(hook=own, here="", returned=returned))
+
+
+@pytest.mark.parametrize("returned", ["[opt], [sched]", '{"optimizer": opt, "lr_scheduler": sched}'])
+def test_schedulers_that_a_manual_lightning_module_does_not_step(returned: str) -> None:
+    text = LIGHTNING_SCHEDULERS.format(hook="", here="  # here", returned=returned)
+    check("scheduler-never-stepped", text)
+
+
+HEAD = """
+from torch import nn
+
+
+def head(width):
+    return {made}
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Conv1d(3, 64, 1)
+        self.head = None
+
+    def forward(self, x):
+        h = self.body(x).amax(-1)
+{use}
+
+
+net = Net()
+for x in loader:
+    net(x).sum().backward()
+"""
+
+
+@pytest.mark.parametrize(
+    "made", ["nn.Linear(width, 4)", "nn.Sequential(nn.Linear(width, 8), nn.Linear(8, 4))"]
+)
+def test_a_helper_makes_the_layer_once(made: str) -> None:
+    use = (
+        "        if self.head is None:\n            self.head = head(h.shape[1])\n        return self.head(h)"
+    )
+    check("layer-built-in-forward", HEAD.format(made=made, use=use))
+
+
+@pytest.mark.parametrize(
+    "made", ["nn.Linear(width, 4)", "nn.Sequential(nn.Linear(width, 8), nn.Linear(8, 4))"]
+)
+@pytest.mark.parametrize(
+    "use",
+    [
+        "        return head(h.shape[1])(h)",
+        "        self.head = head(h.shape[1])\n        return self.head(h)",
+    ],
+)
+def test_a_helper_makes_the_layer_in_each_forward(made: str, use: str) -> None:
+    check("layer-built-in-forward", HEAD.format(made=made + "  # here", use=use))
+
+
+TAIL = """
+import torch
+from torch import nn
+
+model = nn.Linear(12, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def train(loader, epochs, window):
+    for epoch in range(epochs):
+        for i, (x, y) in enumerate(loader):
+            {test}
+            (nn.functional.cross_entropy(model(x), y) / window).backward()
+            if {use}:
+                optimizer.step()
+                optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        "last = (i + 1) % window == 0 or i + 1 == len(loader)",
+        "last = (i + 1) % window == 0 or i == len(loader) - 1",
+        "last = i + 1 == len(loader) or not (i + 1) % window",
+        "last = bool((i + 1) % window == 0 or (i + 1) == len(loader))",
+    ],
+)
+def test_a_name_for_the_end_of_a_window_or_of_the_epoch(test: str) -> None:
+    check("accumulation-tail-dropped", TAIL.format(test=test, use="last"))
+
+
+def test_a_loop_that_is_left_before_the_window_that_is_not_full() -> None:
+    test = "if i >= len(loader) // window * window:\n                break"
+    check("accumulation-tail-dropped", TAIL.format(test=test, use="(i + 1) % window == 0"))
+
+
+def test_a_name_for_the_end_of_a_window_alone() -> None:
+    text = TAIL.format(test="last = (i + 1) % window == 0", use="last")
+    check("accumulation-tail-dropped", text.replace("if last:", "if last:  # here"))
