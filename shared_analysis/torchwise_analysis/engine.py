@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
@@ -22,6 +22,7 @@ from torchwise_analysis.plugins import plugins
 from torchwise_analysis.policy import at_least_confidence
 from torchwise_analysis.settings import Settings, matches_any
 from torchwise_analysis.source.collector import collector_paused
+from torchwise_analysis.together import Caller, Callers, agreed, alone, sorted_by_place
 from torchwise_memory.report import PlanField
 
 if TYPE_CHECKING:
@@ -100,7 +101,10 @@ class CheckReport:
 
     Findings may lie in other files that the document's code calls into. is_stopped: the caller's `stop`
     became true and the report is not complete. reached: functions that the document's code calls, its own
-    and others'. reached_elsewhere: functions of the document that were given as called from other files.
+    and others'. passed: lines of other files whose statements its runs executed, as `together.Lines`.
+    reached_elsewhere: functions of the document that were given as called from other files.
+    by_itself: all that is found when none are given, and `only_by_itself`, what stands of it though it is not
+    found otherwise (see `together`); empty where no other file calls into the document.
     graphs: how many forward passes each backward reaches, in the order of path, line and column.
     """
 
@@ -109,7 +113,10 @@ class CheckReport:
     statistics: CheckStatistics = field(default_factory=CheckStatistics)
     is_stopped: bool = False
     reached: frozenset[FunctionKey] = frozenset()
+    passed: Mapping[str, int] = field(default_factory=dict[str, int])
     reached_elsewhere: frozenset[FunctionKey] = frozenset()
+    by_itself: tuple[Finding, ...] = ()
+    only_by_itself: tuple[Finding, ...] = ()
     graphs: tuple[int, ...] = ()
 
 
@@ -223,6 +230,24 @@ class Engine:
 
         if not any(fix.edits for finding in report.findings for fix in finding.fixes):
             return report
+        if report.only_by_itself:
+            # whether such a finding is gone shows only in the runs that it was found in
+            only = set(report.only_by_itself)
+            rest = tuple(finding for finding in report.findings if finding not in only)
+            parts = [
+                self.with_verified_fixes(document, part, stop, for_report=for_report, memory=memory)
+                for part in (
+                    replace(report, findings=rest, by_itself=(), only_by_itself=()),
+                    replace(
+                        report,
+                        findings=report.only_by_itself,
+                        reached_elsewhere=frozenset(),
+                        only_by_itself=(),
+                    ),
+                )
+            ]
+            findings = sorted_by_place(finding for part in parts for finding in part.findings)
+            return replace(report, findings=findings, problems=parts[0].problems)
         if len(document.text) > _MOST_VERIFIED:
             return replace(report, findings=tuple(map(_with_advice_alone, report.findings)))
         file = SourceFile(document.path, document.text, document.module)
@@ -232,7 +257,7 @@ class Engine:
                 file,
                 [report.findings[number] for number in tried],
                 lambda path, text: self._reanalyse(path, text, stop, report.reached_elsewhere, memory),
-                report.findings,
+                report.by_itself or report.findings,
             )
             by_number = dict(zip(tried, done, strict=True))
             findings = tuple(
@@ -286,6 +311,7 @@ class Engine:
             ),
             _statistics(result.statistics.suppressed, trace.silence),
             reached=trace.reached,
+            passed=trace.passed,
             reached_elsewhere=reached,
             graphs=trace.once("graphs", lambda: _graphs(trace)),
         )
@@ -416,7 +442,8 @@ def check_together_quickly(
     """The same with fixes not yet verified.
 
     A file is analysed a second time where another one calls its functions: only then it is known that their
-    arguments are seen there. `advance` is told how many files are done.
+    arguments are seen there. What stands of the first is said in `together`. `advance` is told how many
+    files are done.
     """
     # traces hold no cycles, so looking for some between two files only costs
     with collector_paused():
@@ -434,16 +461,43 @@ def _check_together(
         advance(done)
         memories.append(Memory())
         reports.append(engine.check_quickly(document, stop, memory=memories[-1]))
-    called: dict[str, set[FunctionKey]] = {}
+    callers = Callers()
     for (_, document), report in zip(documents, reports, strict=True):
-        for key in report.reached:
-            if key[0] != document.path:
-                called.setdefault(key[0], set()).add(key)
-    checked: list[CheckReport] = []
-    for (engine, document), report, memory in zip(documents, reports, memories, strict=True):
-        elsewhere = frozenset(called.get(document.path, ()))
-        checked.append(engine.check_quickly(document, stop, elsewhere, memory) if elsewhere else report)
-    return checked
+        callers.add(Caller(document.path, report.reached, report.passed))
+    return [
+        _among(engine, document, report, callers, stop, memory)
+        for (engine, document), report, memory in zip(documents, reports, memories, strict=True)
+    ]
+
+
+def check_among(engine: Engine, document: Analysable, callers: Callers, stop: Stop = never) -> CheckReport:
+    """Check a file whose callers are known, its fixes not yet verified."""
+    return _among(engine, document, engine.check_quickly(document, stop), callers, stop)
+
+
+def _among(
+    engine: Engine,
+    document: Analysable,
+    first: CheckReport,
+    callers: Callers,
+    stop: Stop,
+    memory: Memory | None = None,
+) -> CheckReport:
+    """What stands of the report on a file by itself."""
+    elsewhere = callers.into(document.path)
+    if not elsewhere or first.is_stopped:
+        return first
+    again = engine.check_quickly(document, stop, elsewhere, memory)
+    findings = agreed(document.path, first.findings, again.findings, callers)
+    only = set(alone(first.findings, again.findings))
+    return replace(
+        again,
+        findings=findings,
+        reached=first.reached,
+        passed=first.passed,
+        by_itself=first.findings,
+        only_by_itself=tuple(finding for finding in findings if finding in only),
+    )
 
 
 def _with_advice_alone(finding: Finding) -> Finding:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from torchwise_analysis.engine import (
     CheckReport,
@@ -12,14 +11,13 @@ from torchwise_analysis.engine import (
     Problem,
     ProblemKind,
     Stop,
+    check_among,
     check_together_quickly,
     never,
 )
 from torchwise_analysis.findings import Finding, Fix
 from torchwise_analysis.fixes import Repair, SourceFile, apply_plainly, repair
-
-if TYPE_CHECKING:
-    from torchwise_analysis.interp.abstract.entries import FunctionKey
+from torchwise_analysis.together import Caller, Callers
 
 # A fix in one file may make room for one in another; more rounds than these were never needed.
 _MOST_ROUNDS = 3
@@ -136,16 +134,20 @@ class _Table:
             return None
         self._substitute(file.path, file.text)
         reports: dict[int, CheckReport] = {}
-        called: set[FunctionKey] = set()
         for one in readers[1:]:
-            before = self.reports[one]
-            after = self.jobs[one].engine.check_quickly(self.files[one], self.stop, before.reached_elsewhere)
-            reports[one] = after
-            called.update(key for key in after.reached if key[0] == file.path)
-        reports[index] = self.jobs[index].engine.check_quickly(file, self.stop, frozenset(called))
+            reports[one] = self._report(one, self.files[one], reports)
+        reports[index] = self._report(index, file, reports)
         if any(_is_worse(self.reports[one], after) for one, after in reports.items()):
             return None
         return reports
+
+    def _report(self, one: int, file: SourceFile, changed: dict[int, CheckReport]) -> CheckReport:
+        callers = Callers()
+        for other, report in enumerate(self.reports):
+            now = changed.get(other, report)
+            if other != one:
+                callers.add(Caller(self.files[other].path, now.reached, now.passed))
+        return check_among(self.jobs[one].engine, file, callers, self.stop)
 
     def _substitute(self, path: str, text: str) -> None:
         for project in {id(job.engine.project): job.engine.project for job in self.jobs}.values():

@@ -27,6 +27,7 @@ class FakeTrace:
     silence: Silence = field(default_factory=Silence)
     analysed_files: tuple[str, ...] = ()
     reached: frozenset[tuple[str, int, int, str]] = frozenset()
+    passed: dict[str, int] = field(default_factory=dict[str, int])
     backwards: tuple[Backward, ...] = ()
 
     def once(self, _: str, make: Callable[[], object]) -> object:

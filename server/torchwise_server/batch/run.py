@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from torchwise_analysis.together import Caller, Callers, agreed
 from torchwise_server.batch.store import Store, digest
 from torchwise_server.batch.work import Answer, Facts, Job, Key, Plan, answered_before, name_of
 
@@ -27,27 +28,45 @@ def check_files(
     executor: Executor | None = None,
     advance: Advance = lambda _: None,
     known: Sequence[File] = (),
+    *,
+    is_shard: bool = False,
 ) -> list[Answer]:
     """What each file shows, in their order; the same whatever answers the questions.
 
     processes: how many may be used here, unless an `executor` is given. `advance` is told how many files are
-    done. known: what the shards of this run found, for all jobs.
+    done. known: what the shards of this run found, for all jobs. is_shard: other files are checked elsewhere,
+    and which findings stand is not settled before all callers are known.
     """
     run = _Run(jobs, plan, advance, known)
     with run.workers(processes, executor) as workers:
         run.ask_first(workers)
         run.ask_again(workers)
     run.store.prune()
-    return run.answers()
+    return run.answers() if is_shard else _settled(jobs, run.answers())
 
 
-def calls_into(jobs: Sequence[Job], answers: Sequence[Answer]) -> list[frozenset[Key]]:
-    """For each file, the functions of it that others call."""
-    called: dict[str, set[Key]] = {}
-    for answer in answers:
-        for key in answer.calls:
-            called.setdefault(key[0], set()).add(key)
-    return [frozenset(called.get(job.path, ())) for job in jobs]
+def callers_among(jobs: Sequence[Job], answers: Sequence[Answer]) -> Callers:
+    """What the files call of each other."""
+    callers = Callers()
+    for job, answer in zip(jobs, answers, strict=True):
+        passed = {path: int(lines, 16) for path, lines in answer.passed}
+        callers.add(Caller(job.path, answer.calls, passed))
+    return callers
+
+
+def _settled(jobs: Sequence[Job], answers: Sequence[Answer]) -> list[Answer]:
+    """The answers with those findings that stand, now that all callers are known."""
+    callers = callers_among(jobs, answers)
+    return [
+        answer
+        if answer.by_itself is None
+        else replace(
+            answer,
+            findings=agreed(job.path, answer.by_itself, answer.findings, callers),
+            by_itself=None,
+        )
+        for job, answer in zip(jobs, answers, strict=True)
+    ]
 
 
 class _Run:
@@ -112,8 +131,11 @@ class _Run:
 
     def _put(self, number: int, answer: Answer) -> None:
         before = self._answers[number]
-        # who calls whom was settled by the first answers
-        self._answers[number] = answer if before is None else replace(answer, calls=before.calls)
+        if before is not None:
+            # who calls whom was settled by the first answers
+            by_itself = before.findings if before.by_itself is None else before.by_itself
+            answer = replace(answer, calls=before.calls, passed=before.passed, by_itself=by_itself)
+        self._answers[number] = answer
 
     def _recall(self) -> None:
         """Answer what earlier runs did."""
@@ -140,7 +162,9 @@ class _Run:
         if any(answer is None for answer in self._answers):
             return []
         tasks: list[Task] = []
-        for number, called in enumerate(calls_into(self._jobs, present)):
+        callers = callers_among(self._jobs, present)
+        for number, job in enumerate(self._jobs):
+            called = callers.into(job.path)
             if not called or present[number].is_skipped or not present[number].is_read:
                 continue
             if self._taken and self._taken[number] == called:
@@ -151,7 +175,7 @@ class _Run:
                 continue
             from torchwise_server.batch.processes import Task
 
-            tasks.append(Task(number, self._jobs[number], called))
+            tasks.append(Task(number, job, called))
         return tasks
 
 

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torchwise_server.batch import codec
-from torchwise_server.batch.run import calls_into
+from torchwise_server.batch.run import callers_among
 from torchwise_server.batch.work import Answer, Job, Key, Plan, content_of
 
-FORMAT = "torchwise shard 1"
+FORMAT = "torchwise shard 2"
 _HERE = "\x01"  # stands for the folder of the run, which may be another one where shards are merged
 _LARGEST_BYTES = 1 << 30
 
@@ -76,9 +76,10 @@ class Shard:
 
 def written(share: Share, plan: Plan, jobs: Sequence[Job], answers: Sequence[Answer]) -> str:
     """The text that a shard hands on."""
+    callers = callers_among(jobs, answers)
     files = tuple(
-        File(job.path, job.explicit, content_of(job.path), tuple(sorted(called)), answer)
-        for job, called, answer in zip(jobs, calls_into(jobs, answers), answers, strict=True)
+        File(job.path, job.explicit, content_of(job.path), tuple(sorted(callers.into(job.path))), answer)
+        for job, answer in zip(jobs, answers, strict=True)
     )
     shard = Shard(FORMAT, (share.number, share.of), _settings(plan), files)
     text = json.dumps(codec.encoded(shard), separators=(",", ":"))

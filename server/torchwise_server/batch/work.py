@@ -69,7 +69,9 @@ class Answer:
     """What one file shows.
 
     is_read: it gave a text. is_skipped: by its text alone it holds nothing to say. problems: of the reading
-    and the analysis. calls: functions of other files that it calls.
+    and the analysis. calls: functions of other files that it calls. passed: lines of other files whose
+    statements its runs executed, as bits of a number in base 16. by_itself: the findings of the first answer,
+    in a second one.
     """
 
     is_read: bool
@@ -78,6 +80,8 @@ class Answer:
     problems: tuple[Problem, ...] = ()
     statistics: CheckStatistics = field(default_factory=CheckStatistics)
     calls: tuple[Key, ...] = ()
+    passed: tuple[tuple[str, str], ...] = ()
+    by_itself: tuple[Finding, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +254,7 @@ class Analyst:
             problems=problems,
             statistics=report.statistics,
             calls=_calls(report, document.path),
+            passed=_passed(report, document.path),
         )
         # a fault of ours may be gone the next time
         is_sound = all(problem.kind is not ProblemKind.FAILURE for problem in problems)
@@ -313,3 +318,7 @@ def failed(job: Job, what: str) -> Answer:
 
 def _calls(report: CheckReport, path: str) -> tuple[Key, ...]:
     return tuple(sorted(key for key in report.reached if key[0] != path))
+
+
+def _passed(report: CheckReport, path: str) -> tuple[tuple[str, str], ...]:
+    return tuple((other, f"{lines:x}") for other, lines in sorted(report.passed.items()) if other != path)

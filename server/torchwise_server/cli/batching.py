@@ -103,7 +103,7 @@ def hand_on(asked: Asked, options: argparse.Namespace) -> int:
 
     share: Share = options.shard
     mine = Asked(share.stretch(asked.jobs), asked.plan)
-    text = shards.written(share, asked.plan, mine.jobs, check(mine, options))
+    text = shards.written(share, asked.plan, mine.jobs, check(mine, options, is_shard=True))
     if options.output_file is None:
         say(text)
     else:
@@ -112,8 +112,11 @@ def hand_on(asked: Asked, options: argparse.Namespace) -> int:
     return Exit.OK
 
 
-def check(asked: Asked, options: argparse.Namespace, known: Sequence[File] = ()) -> list[Answer]:
-    """The answers for the jobs; `known`: those that shards have for them, in the same order.
+def check(
+    asked: Asked, options: argparse.Namespace, known: Sequence[File] = (), *, is_shard: bool = False
+) -> list[Answer]:
+    """The answers for the jobs; `known`: those that shards have for them, in the same order. is_shard: they
+    are to be handed on.
 
     Raises:
         UsageError: the cluster cannot be reached, or processes keep dying.
@@ -131,6 +134,7 @@ def check(asked: Asked, options: argparse.Namespace, known: Sequence[File] = ())
                 _executor(options),
                 lambda done: progress.advance(done, shown_path(jobs[done].path)),
                 known,
+                is_shard=is_shard,
             )
     except WorkersDieError as error:
         raise UsageError(str(error)) from None

@@ -373,6 +373,7 @@ def call_function(
     """Run a function of the project on these arguments (`entry`: on unknown ones)."""
     key = function.key
     m.reached.add(key)
+    m.pass_definition(function)
     m.note_read(function.code)
     if function.partial is not None:
         given = {k for k, _ in arguments.keywords}
@@ -659,6 +660,8 @@ def _bind_parameters(
                 value = join_values(default, va.unknown(param.name))
             else:
                 value = unknowns.argument(m, param, frame.facts)
+        else:
+            value = unknowns.named_rank(param, value)
         state.set(("v", fid, param.name), value)
 
 
@@ -669,6 +672,7 @@ def instantiate(m: Machine, cls: va.Class, arguments: va.Arguments, node: nd.Nod
     """An instance of a class of the project, its `__init__` run."""
     if cls.derives("torch.autograd.Function", "Exception", "BaseException", "Enum", "NamedTuple", "Protocol"):
         return va.UNKNOWN if not m.all_tensors(arguments) else m.attach(None, arguments, node)
+    m.pass_definition(cls)
     obj = replace(m.library.instance(m, cls, node), arguments=arguments)
     m.objects[obj.id] = obj
     init = find_member(m, cls, "__init__")

@@ -7,7 +7,7 @@ modules; here is what they share.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
@@ -328,6 +328,7 @@ class Machine:
         self.hooks: list[tuple[va.Obj, va.Value]] = []
         self.accumulations: dict[int, int] = {}
         self.reached: set[tuple[str, int, int, str]] = set()
+        self.passed: dict[str, dict[int, nd.Stmt]] = {}  # statements of other files, by their first lines
         # callees that ran to their end at least once, and that once did not, by worlds
         self.finished: set[tuple[tuple[str, int, int, str], World]] = set()
         self.unfinished: set[tuple[tuple[str, int, int, str], World]] = set()
@@ -402,6 +403,7 @@ class Machine:
             return
         guards = self.guards
         self.nesting += 1
+        is_elsewhere = self.file != self.path
         try:
             for statement in body:
                 if not self.alive:
@@ -409,6 +411,8 @@ class Machine:
                 self.visits += 1
                 if self.visits >= self.cap:
                     raise OutOfFuelError
+                if is_elsewhere:
+                    self.pass_by(statement)
                 self.statements[type(statement)](self, statement)
         except DeadPathError:
             self.count("dead_paths")
@@ -416,6 +420,17 @@ class Machine:
         finally:
             self.nesting -= 1
             self.guards_left, self.guards = self.guards, guards
+
+    def pass_by(self, statement: nd.Stmt) -> None:
+        """Note that a statement of another file is executed; a definition, when it is called."""
+        if not isinstance(statement, _NOTED_INSIDE):
+            self.passed.setdefault(self.file, {})[self.line + statement.span.line] = statement
+
+    def pass_definition(self, definition: va.Function | va.Class) -> None:
+        """Note that a function is called, or an instance of a class made."""
+        node = definition.node
+        if definition.path != self.path and not isinstance(node, nd.Lambda):
+            self.passed.setdefault(definition.path, {})[definition.line + node.header.line] = node
 
     def fork(self, branches: Iterable[Callable[[], R]], combine: Callable[[R, R], R]) -> R | None:
         """Run each branch on the present state, join the states and the results of those that live."""
@@ -1277,6 +1292,20 @@ class Machine:
 
 
 _COMPOUND = (nd.For, nd.While, nd.With, nd.If, nd.FunctionDef, nd.ClassDef)
+_NOTED_INSIDE = (nd.Placed, nd.FunctionDef, nd.ClassDef)
+
+
+def passed_lines(passed: Mapping[str, Mapping[int, nd.Stmt]]) -> dict[str, int]:
+    """The lines of the statements of each file, as the bits of a number."""
+    found: dict[str, int] = {}
+    for path, statements in passed.items():
+        lines = 0
+        for line, statement in statements.items():
+            span = _header(statement) if isinstance(statement, _COMPOUND) else statement.span
+            height = 1 if isinstance(statement, (nd.Try, nd.Match)) else span.end_line - span.line + 1
+            lines |= ((1 << height) - 1) << line
+        found[path] = lines
+    return found
 
 
 def _header(node: nd.For | nd.While | nd.With | nd.If | nd.FunctionDef | nd.ClassDef) -> nd.Span:

@@ -21,7 +21,7 @@ from torchwise_analysis.interp.abstract.entries import FunctionKey
 from torchwise_analysis.interp.abstract.expressions import EXPRESSIONS
 from torchwise_analysis.interp.abstract.imports import is_main
 from torchwise_analysis.interp.abstract.limits import TOO_MANY, Limits
-from torchwise_analysis.interp.abstract.machine import SHARED_IDS, Base, Counts, Machine
+from torchwise_analysis.interp.abstract.machine import SHARED_IDS, Base, Counts, Machine, passed_lines
 from torchwise_analysis.interp.abstract.places import settled
 from torchwise_analysis.interp.abstract.recall import Parts, Recall, changed_parts, noted
 from torchwise_analysis.interp.abstract.relevance import Relevance
@@ -85,6 +85,7 @@ class Result:
 
     given: what decided it besides the source. share: visits it could spend; events_left: events it could
     record. aborted_before: callees that earlier runs gave up, of those reached here. asked: what may matter.
+    passed: lines of other files' statements that were executed.
     """
 
     base: Base | None
@@ -96,6 +97,7 @@ class Result:
     asked: dict[tuple[frozenset[str], int], bool]
     relevance: Relevance
     loaded: dict[str, nd.Module | None]
+    passed: dict[str, int]
     aborted: dict[FunctionKey, int]
     visits: int
     counts: Counts
@@ -311,10 +313,17 @@ class FileRun:
             # no place in it changed, and what follows from it holds
             trace = replace(last.trace, reached=self._reached_in_document())
             last = self._memory.last = _Last(contents, shifts, trace)
-        return replace(last.trace, silence=silence)
+        return replace(last.trace, silence=silence, passed=self._passed())
 
     def _reached_in_document(self) -> frozenset[FunctionKey]:
         return frozenset(self._in_document(key) for key in self._reached)
+
+    def _passed(self) -> dict[str, int]:
+        passed: dict[str, int] = {}
+        for result in self._results:
+            for path, lines in result.passed.items():
+                passed[path] = passed.get(path, 0) | lines
+        return passed
 
     def _changed(self, contents: tuple[Content, ...], silence: Silence, edited: Parts) -> Parts | None:
         """What is different from the last trace; None if that is not known."""
@@ -517,6 +526,7 @@ class FileRun:
             asked=m.asked,
             relevance=m.relevance,
             loaded=m.loaded,
+            passed=passed_lines(m.passed),
             aborted={key: count for key, count in m.aborted.items() if self._aborted.get(key) != count},
             visits=m.visits,
             counts=m.counts,

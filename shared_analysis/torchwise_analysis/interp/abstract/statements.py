@@ -27,11 +27,14 @@ _MOST_DECORATORS = 64
 
 def placed(m: Machine, node: nd.Placed) -> None:
     line, m.line = m.line, node.line
+    is_elsewhere = m.file != m.path
     try:
         for statement in node.body:
             if not m.alive:
                 return
             m.visits += 1
+            if is_elsewhere:
+                m.pass_by(statement)
             m.statements[type(statement)](m, statement)
     finally:
         m.line = line

@@ -106,6 +106,7 @@ class Trace:
     silence: Silence
     analysed_files: tuple[str, ...] = ()
     reached: frozenset[tuple[str, int, int, str]] = frozenset()
+    passed: Mapping[str, int] = field(default_factory=dict[str, int])
     ground: Ground | None = None
     releases: Callable[[str], Releases | None] = _unknown_releases
     launches: Callable[[str], Launches | None] = _unknown_launches

@@ -93,6 +93,17 @@ def argument(m: Machine, param: nd.Param, facts: BodyFacts) -> va.Value:
     return believed(m, kind, origin, name, param)
 
 
+def named_rank(param: nd.Param, value: va.Value) -> va.Value:
+    """An argument of which nothing is known but that its parameter is called `local_rank` or alike."""
+    if param.name not in _SURE_RANKS:
+        return value
+    if isinstance(value, va.Union):
+        return replace(value, values=tuple(named_rank(param, one) for one in value.values))
+    if not isinstance(value, va.Unknown) or "rank" in value.taint:
+        return value
+    return replace(value, taint=value.taint | rank(param.name, param.name).taint)
+
+
 def rank(symbol: str, name: str) -> va.Unknown:
     """A number of the process group, by its name: how many ranks there are, or which one this is."""
     own = frozenset[str]() if name.startswith("world") else frozenset(["this rank"])

@@ -1,0 +1,98 @@
+"""Files that call each other: what one shows by itself, less what its callers know better.
+
+A file by itself runs each function that nobody in it calls on arguments that nobody knows. Where another
+file calls the function, its arguments are seen there. So a finding of a file by itself stands in a check of
+many files
+
+* if it is found without these runs, too; or
+* if no run from another file executed the statement that it is placed at: then nobody knows better.
+
+Nothing else is said: a check of many files never says what no file by itself does. A test is no caller: the
+arguments of a test tell nothing of those of a training.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from torchwise_analysis.findings import Finding, Place
+
+FunctionKey = tuple[str, int, int, str]  # file, line, column, name
+
+# Lines of files, from 0: bit n of a number is line n.
+Lines = Mapping[str, int]
+
+_TESTS = re.compile(r"(^|[\\/])(tests?|testing)[\\/]|(^|[\\/])(test_[^\\/]*|[^\\/]*_test|conftest)\.py$")
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """What the runs of one file did in others. path: of the file; passed: statements they executed."""
+
+    path: str
+    reached: Iterable[FunctionKey]
+    passed: Lines
+
+    @property
+    def is_test(self) -> bool:
+        return is_test(self.path)
+
+
+@dataclass(slots=True)
+class Callers:
+    """What is called from where, for all files of a check. Told of each file once, in any order."""
+
+    _called: dict[str, set[FunctionKey]] = field(default_factory=dict[str, set[FunctionKey]])
+    _passed: dict[str, list[tuple[str, int]]] = field(default_factory=dict[str, list[tuple[str, int]]])
+
+    def add(self, caller: Caller) -> None:
+        if caller.is_test:
+            return
+        for key in caller.reached:
+            if key[0] != caller.path:
+                self._called.setdefault(key[0], set()).add(key)
+        for path, lines in caller.passed.items():
+            if path != caller.path:
+                self._passed.setdefault(path, []).append((caller.path, lines))
+
+    def into(self, path: str) -> frozenset[FunctionKey]:
+        """The functions of a file that others call."""
+        return frozenset(self._called.get(path, ()))
+
+    def pass_by(self, place: Place, besides: str) -> bool:
+        """Did a run from another file than `besides` and the place's own execute its statement?"""
+        line = place.span.line
+        return any(lines >> line & 1 for path, lines in self._passed.get(place.path, ()) if path != besides)
+
+
+def is_test(path: str) -> bool:
+    """Is the file a test, by the names that pytest and unittest look for?"""
+    return _TESTS.search(path) is not None
+
+
+def alone(by_itself: Sequence[Finding], with_callers: Sequence[Finding]) -> tuple[Finding, ...]:
+    """What a file shows by itself only: it rests on runs on arguments that nobody knows."""
+    known = {_key(finding) for finding in with_callers}
+    return tuple(finding for finding in by_itself if _key(finding) not in known)
+
+
+def agreed(
+    path: str, by_itself: Sequence[Finding], with_callers: Sequence[Finding], callers: Callers
+) -> tuple[Finding, ...]:
+    """What stands of a file's findings: see above. with_callers: found without the functions that others
+    call being run on unknown arguments; graded by what their callers know."""
+    shown = {_key(finding) for finding in by_itself}
+    found = [finding for finding in with_callers if _key(finding) in shown]
+    found += [one for one in alone(by_itself, with_callers) if not callers.pass_by(one.place, path)]
+    return sorted_by_place(found)
+
+
+def sorted_by_place(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """In the order of a report."""
+    return tuple(sorted(findings, key=lambda one: (one.place.path, one.place.span, one.code)))
+
+
+def _key(finding: Finding) -> tuple[str, Place]:
+    return finding.rule, finding.place
