@@ -8,7 +8,7 @@ from torchwise_analysis.interp.abstract import events as ev
 from torchwise_analysis.interp.abstract import values as va
 from torchwise_analysis.interp.abstract.machine import Machine, first_known
 from torchwise_analysis.semantics import tensors
-from torchwise_analysis.semantics.registry import FUNCTIONS, Call, text_of
+from torchwise_analysis.semantics.registry import FUNCTIONS, Call, method, text_of
 
 # Class name -> functional name. [torch.nn: each class calls the functional of that name.]
 CLASSES = {
@@ -58,6 +58,35 @@ def call_criterion(m: Machine, obj: va.Obj, call: Call) -> va.Value:
     """A loss object called on data."""
     name = CLASSES.get(obj.type_name.rpartition(".")[2], "unknown")
     return apply(m, name, call.arguments, obj.arguments, call, obj)
+
+
+@method(
+    va.Kind.CRITERION,
+    "to",
+    "cuda",
+    "cpu",
+    "half",
+    "float",
+    "bfloat16",
+    "double",
+    "type",
+    "train",
+    "eval",
+    "requires_grad_",
+    "xpu",
+    "npu",
+    "to_empty",
+    "share_memory",
+    "compile",
+)
+def itself(m: Machine, obj: va.Obj, call: Call) -> va.Value:  # noqa: ARG001 - the signature of methods
+    """Moved, switched or compiled, it is the same loss."""
+    return obj
+
+
+@method(va.Kind.CRITERION, "forward")
+def forward(m: Machine, obj: va.Obj, call: Call) -> va.Value:
+    return call_criterion(m, obj, call)
 
 
 def apply(
