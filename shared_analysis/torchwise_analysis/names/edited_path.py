@@ -4,8 +4,8 @@ The one question about an import that listing folders cannot answer, so it is pu
 such edits statically. jedi is asked with the settings that were found to start no process and to import
 nothing of a hostile workspace: an environment that is our own interpreter, an explicit path, no extension
 modules, no automatic imports (docs/security.md). What it parses on the way it keeps in our cache folder. It
-is imported only for a file that edits the path and imports something that lies nowhere else; a cold question
-takes tenths of a second.
+is imported only for a file that edits the path and imports something that lies nowhere else. A cold question
+takes tenths of a second, so the usual spellings are evaluated here, to what jedi gives for them.
 """
 
 # jedi has no stubs
@@ -14,9 +14,11 @@ takes tenths of a second.
 
 from __future__ import annotations
 
+import ast
 import os
 import re
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from torchwise_analysis.cache_folder import default_folder
 
@@ -33,6 +35,14 @@ def edits_path(text: str) -> bool:
 def added_folders(path: str, text: str, roots: Sequence[str]) -> tuple[str, ...]:
     """The folders that the file `path` puts on the path, in its order; those that depend on what only a run
     knows are left out."""
+    try:
+        return _distinct(_PlainEdits(path, text).folders())
+    except (_UnusualError, SyntaxError, ValueError, RecursionError):
+        return folders_by_jedi(path, text, roots)
+
+
+def folders_by_jedi(path: str, text: str, roots: Sequence[str]) -> tuple[str, ...]:
+    """The same, for any spelling."""
     import jedi
     from jedi.api.environment import InterpreterEnvironment
     from jedi.inference.sys_path import check_sys_path_modifications
@@ -52,4 +62,125 @@ def added_folders(path: str, text: str, roots: Sequence[str]) -> tuple[str, ...]
         found = check_sys_path_modifications(script._get_module_context())
     except Exception:  # a fault of jedi on odd code means no more than that nothing was found
         return ()
-    return tuple(dict.fromkeys(os.path.normpath(str(folder)) for folder in found))
+    return _distinct(str(folder) for folder in found)
+
+
+def _distinct(folders: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(os.path.normpath(folder) for folder in folders))
+
+
+# --------------------------------------------------------------------------- usual spellings
+
+
+class _UnusualError(Exception):
+    """An edit that is not of the usual spellings."""
+
+
+_EVALUATED: dict[str, Callable[..., str]] = {
+    "os.path.join": os.path.join,
+    "os.path.dirname": os.path.dirname,
+    "os.path.abspath": os.path.abspath,
+}
+# What these give only a run knows.
+_UNKNOWN = frozenset(["os.getcwd", "str"])
+_PLACES = {"append": 0, "insert": 1}  # of the folder among the arguments
+_MOST_STEPS = 20
+
+
+class _PlainEdits:
+    """`sys.path.append` and `insert` of literals, `__file__`, the functions above, and names that the module
+    gives such a value and that nothing else in the file binds."""
+
+    def __init__(self, path: str, text: str) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the escapes in the file's texts
+            tree = ast.parse(text)
+        self._path = path
+        self._nodes = list(ast.walk(tree))
+        self._bound = [name for node in self._nodes for name in _bound_by(node)]
+        self._values = {
+            target.id: statement.value
+            for statement in tree.body
+            if isinstance(statement, ast.Assign)
+            for target in statement.targets
+            if isinstance(target, ast.Name)
+        }
+
+    def folders(self) -> Iterator[str]:
+        """The folders in the order of the edits. Raises _UnusualError."""
+        if any(_assigns_path(node) for node in self._nodes):
+            raise _UnusualError
+        calls = [node for node in self._nodes if isinstance(node, ast.Call)]
+        for call in sorted(calls, key=lambda node: (node.lineno, node.col_offset)):
+            head, _, method = _dotted(call.func).rpartition(".")
+            if head != "sys.path" or method not in _PLACES:
+                continue
+            if len(call.args) != _PLACES[method] + 1 or call.keywords:
+                raise _UnusualError
+            folder = self._text(call.args[-1])
+            if folder is not None:
+                yield os.path.join(os.path.dirname(self._path), folder)
+
+    def _text(self, node: ast.expr, steps: int = 0) -> str | None:
+        """The text that an expression gives; None for one that only a run knows."""
+        if steps > _MOST_STEPS:
+            raise _UnusualError
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            return node.value
+        if isinstance(node, ast.Name) and node.id not in self._bound and node.id == "__file__":
+            return self._path
+        if isinstance(node, ast.Name) and self._bound.count(node.id) == 1 and node.id in self._values:
+            return self._text(self._values[node.id], steps + 1)
+        if isinstance(node, ast.Subscript) and _dotted(node.value) == "sys.path":
+            return None
+        if isinstance(node, ast.Call) and not node.keywords:
+            return self._of_call(node, steps + 1)
+        raise _UnusualError
+
+    def _of_call(self, call: ast.Call, steps: int) -> str | None:
+        name = _dotted(call.func)
+        if self._bound.count(name.partition(".")[0]) > ("." in name):  # its import, and nothing else
+            raise _UnusualError
+        if name in _UNKNOWN:
+            return None
+        function = _EVALUATED.get(name)
+        if function is None:
+            raise _UnusualError
+        texts = [self._text(argument, steps) for argument in call.args]
+        if not texts or (len(texts) > 1 and function is not os.path.join):
+            raise _UnusualError
+        known = [text for text in texts if text is not None]
+        return function(*known) if len(known) == len(texts) else None
+
+
+def _assigns_path(node: ast.AST) -> bool:
+    """`sys.path = ...`, `sys.path[0] = ...`, `del sys.path[0]`, and the path under another name."""
+    if isinstance(node, ast.ImportFrom):
+        return node.module == "sys" and any(alias.name in ("path", "*") for alias in node.names)
+    if isinstance(node, ast.Import):
+        return any(alias.name in ("sys", "os", "os.path") and alias.asname for alias in node.names)
+    target = node.value if isinstance(node, ast.Subscript) else node
+    is_changed = isinstance(getattr(node, "ctx", None), (ast.Store, ast.Del))
+    return is_changed and _dotted(target) == "sys.path"
+
+
+def _bound_by(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+        yield node.id
+    elif isinstance(node, (ast.Import, ast.ImportFrom)):
+        yield from {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
+    elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        yield node.name
+    elif isinstance(node, ast.arg):
+        yield node.arg
+    elif isinstance(node, (ast.ExceptHandler, ast.MatchAs, ast.MatchStar)) and node.name:
+        yield node.name
+
+
+def _dotted(node: ast.AST) -> str:
+    """`a.b.c` of names and attributes alone; empty for anything else."""
+    names: list[str] = []
+    while isinstance(node, ast.Attribute):
+        names.append(node.attr)
+        node = node.value
+    return ".".join((node.id, *reversed(names))) if isinstance(node, ast.Name) else ""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from torchwise_analysis.names.edited_path import added_folders, folders_by_jedi
 from torchwise_analysis.names.project import Project
 
 HEAD = "import os, sys\nfrom pathlib import Path\n"
@@ -80,3 +81,47 @@ def test_a_changed_script_is_asked_again(script: Path) -> None:
     script.write_text(f"{HEAD}sys.path.append('../code')\nimport lib\n")
     project.forget(str(script))
     assert project.find("lib", str(script)) is not None
+
+
+_SPELLINGS = {
+    "plain": "sys.path.append('../code')",
+    "absolute": "sys.path.insert(0, '/opt/code')",
+    "joined": "sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', 'code'))",
+    "named": "HERE = os.path.dirname(__file__)\nROOT = os.path.join(HERE, '..')\nsys.path.append(ROOT)",
+    "in a function": "def main():\n    sys.path.append('../code')",
+    "under a test": "ROOT = '../code'\nif ROOT not in sys.path:\n    sys.path.append(ROOT)",
+    "only a run knows": "sys.path.append(str(Path(__file__).parent))\nsys.path.append(os.getcwd())",
+    "first of the path": "sys.path.insert(1, os.path.join(sys.path[0], '..'))",
+    "several": "sys.path.append('../b'); sys.path.append('../a')\nsys.path.append('../b')",
+}
+
+
+@pytest.mark.parametrize("edit", _SPELLINGS.values(), ids=_SPELLINGS)
+def test_usual_spellings_mean_what_jedi_says_and_do_without_it(
+    script: Path, edit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = folders_by_jedi(str(script), HEAD + edit, ())
+
+    def unasked(*_: object) -> tuple[str, ...]:
+        raise AssertionError("jedi was asked")
+
+    monkeypatch.setattr("torchwise_analysis.names.edited_path.folders_by_jedi", unasked)
+    assert added_folders(str(script), HEAD + edit, ()) == expected
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        "sys.path[0:0] = ['../code']",
+        "sys.path += ['../code']",
+        "for ROOT in ('../code',):\n    sys.path.append(ROOT)",
+        "ROOT = '../code'\nROOT = '../other'\nsys.path.append(ROOT)",
+        "sys.path.append('..' + '/code')",
+        "def dirname(os):\n    sys.path.append(os.path.dirname(os))",
+        "from sys import path\nsys.path.append('../code')",
+    ],
+)
+def test_other_spellings_are_left_to_jedi(script: Path, edit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = ("from jedi",)
+    monkeypatch.setattr("torchwise_analysis.names.edited_path.folders_by_jedi", lambda *_: answer)
+    assert added_folders(str(script), HEAD + edit, ()) == answer
