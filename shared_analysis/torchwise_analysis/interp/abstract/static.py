@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
@@ -139,12 +139,31 @@ class Mentions:
     imports: tuple[nd.Import | nd.ImportFrom, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a piece of source says: the names in it, those in each function or class that it defines, names
+    that it calls or hands to a call (whoever got a function calls it), and its import statements."""
+
+    names: frozenset[str]
+    by_definition: dict[str, frozenset[str]]
+    called: frozenset[str]
+    imports: tuple[nd.Import | nd.ImportFrom, ...]
+
+
 def mentions_of(body: nd.Block) -> Mentions:
     """What the definitions among these statements mention."""
-    names: dict[str, set[str]] = {}
+    said = said_in(body)
+    return Mentions(said.by_definition, said.imports)
+
+
+def said_in(nodes: Iterable[nd.Node]) -> Said:
+    """What these nodes say, all that is below them included."""
+    whole: set[str] = set()
+    called: set[str] = set()
+    by_definition: dict[str, set[str]] = {}
     imports: list[nd.Import | nd.ImportFrom] = []
-    inside: tuple[set[str], ...] = ()
-    todo: list[nd.Node | None] = list(reversed(body))  # None: a definition ends
+    inside: tuple[set[str], ...] = (whole,)
+    todo: list[nd.Node | None] = list(nodes)[::-1]  # None: a definition ends
     while todo:
         node = todo.pop()
         if isinstance(node, nd.Name):  # half of all nodes, and nothing is below
@@ -157,13 +176,25 @@ def mentions_of(body: nd.Block) -> Mentions:
         if isinstance(node, nd.Attribute):
             for one in inside:
                 one.add(node.attr)
+        elif isinstance(node, nd.Call):
+            func = node.func
+            if isinstance(func, nd.Name):
+                called.add(func.id)
+            elif isinstance(func, nd.Attribute):
+                called.add(func.attr)
+            called.update(arg.id for arg in node.args if isinstance(arg, nd.Name))
         elif isinstance(node, (nd.Import, nd.ImportFrom)):
             imports.append(node)
         elif isinstance(node, (nd.FunctionDef, nd.ClassDef)):
-            inside = (*inside, names.setdefault(node.name, set()))
+            inside = (*inside, by_definition.setdefault(node.name, set()))
             todo.append(None)
-        todo += children(node)
-    return Mentions({name: frozenset(found) for name, found in names.items()}, tuple(imports))
+        todo += children_reversed(node)
+    return Said(
+        frozenset(whole),
+        {name: frozenset(found) for name, found in by_definition.items()},
+        frozenset(called),
+        tuple(imports),
+    )
 
 
 def _is_stride(node: nd.Node) -> bool:

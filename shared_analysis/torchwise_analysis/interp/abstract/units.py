@@ -1,19 +1,22 @@
 """One file under edit as the interpreter runs it: cut into units that keep their identity.
 
-Every top-level statement is a unit, and so is every member of a class. A unit keeps the nodes and the block
-of lines it was first seen with for as long as its source stays the same, wherever it moves. `Source.take`
-says what an edit changed: nothing, bodies of functions (their `Code` is counted up), or more.
+Every top-level statement is a unit; every member of a class, and of a class in it, has a block of lines of
+its own. A unit keeps the nodes and the blocks it was first seen with for as long as its source stays the
+same, wherever it moves. `Source.take` says what an edit changed: nothing, bodies of functions (their `Code`
+is counted up), or more. A name that stands alone does nothing and is left out: most letters of a statement
+that is being typed make one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
-from typing import Any, cast
+from itertools import islice
+from typing import Any, TypeAlias, cast
 
 from torchwise_analysis.interp.abstract.places import Ground
-from torchwise_analysis.interp.abstract.static import Mentions, mentions_of, walk
+from torchwise_analysis.interp.abstract.static import Mentions, Said, children, said_in
 from torchwise_analysis.interp.abstract.values import Code
 from torchwise_analysis.source import nodes as nd
 
@@ -37,7 +40,7 @@ class Unit:
     key: of its text; empty when the text does not tell all (it is broken in places). placed: as it is run,
     in its blocks. line: where it stands in the document. blocks: first lines of its own and of those of the
     members of its classes, with the distance of each from `line` in the document.
-    called: names that it calls or hands to a call.
+    called: names that it calls or hands to a call. said: what the members of its classes say, by id().
     """
 
     key: str
@@ -46,6 +49,7 @@ class Unit:
     blocks: tuple[tuple[int, int], ...]
     called: frozenset[str]
     mentions: Mentions
+    said: _SaidBy = field(repr=False)
 
 
 class Source:
@@ -58,6 +62,7 @@ class Source:
         self.edited: set[Code[Any]] = set()  # whose source changed; whoever wants to know clears it
         self.broken: tuple[nd.Broken, ...] = ()
         self._taken: nd.Module | None = None
+        self._rows: tuple[int, ...] = ()  # lines at which something stands in for what does not parse
 
     @property
     def body(self) -> nd.Block:
@@ -72,11 +77,12 @@ class Source:
         if len(self.ground.shifts) > _MOST_LEFT_BLOCKS + 2 * sum(len(unit.blocks) for unit in self.units):
             self.ground, self.units, is_first = Ground(), (), True
         self.broken = tuple(_broken(module.body)) if module.problems else ()
-        new = _keyed(module)
+        self._rows = _rows(module)
+        new = _keyed(module, self._rows)
         old = self.units
         head, tail = _common_ends(old, new)
         before, after = old[head : len(old) - tail], new[head : len(new) - tail]
-        edits = _edits(before, after)
+        edits = _edits(before, after, self._rows)
         if is_first or edits is None:
             change = Change.MODULE
             self.codes.clear()
@@ -87,7 +93,8 @@ class Source:
                 for key, placed in after
             ]
         else:
-            change = Change.BODIES if any(edit.changed for edit in edits) else Change.NOTHING
+            is_changed = any(not changed.is_same for edit in edits for changed in edit.changed)
+            change = Change.BODIES if is_changed else Change.NOTHING
             middle = [self._applied(edit) for edit in edits]
         below = new[len(new) - tail :]
         self.units = (
@@ -99,10 +106,11 @@ class Source:
 
     def keeps_definitions(self, module: nd.Module) -> bool:
         """Would taking this text change bodies of functions at most?"""
-        new = _keyed(module)
+        rows = _rows(module)
+        new = _keyed(module, rows)
         head, tail = _common_ends(self.units, new)
         middle = self.units[head : len(self.units) - tail]
-        return bool(self.units) and _edits(middle, new[head : len(new) - tail]) is not None
+        return bool(self.units) and _edits(middle, new[head : len(new) - tail], rows) is not None
 
     # ------------------------------------------------------------------ making and moving
 
@@ -112,18 +120,21 @@ class Source:
         body: list[nd.Stmt] = []
         for statement in placed.body:
             if isinstance(statement, nd.ClassDef):
-                members = tuple(
-                    self._member(part, placed.line, blocks) for part in _parts(statement, placed.line)
-                )
-                body.append(replace(statement, body=members))
+                body.append(self._class(statement, placed.line, placed.line, blocks))
             else:
                 body.append(_shifted(statement, start - placed.line))
-        return _unit(key, nd.Placed(_NO_SPAN, start, tuple(body), placed.key), placed.line, blocks)
+        return _unit(key, nd.Placed(_NO_SPAN, start, tuple(body), placed.key), placed.line, blocks, {})
 
-    def _member(self, part: _Part, line: int, blocks: list[tuple[int, int]]) -> nd.Placed:
-        start = self.ground.new_block(part.start)
-        blocks.append((start, part.start - line))
-        return part.placed_at(start)
+    def _class(self, cls: nd.ClassDef, line: int, unit: int, blocks: list[tuple[int, int]]) -> nd.ClassDef:
+        """The class, whose spans count from `line`, with its members in blocks; the unit stands at `unit`."""
+        members: list[nd.Stmt] = []
+        for part in _parts(cls, line, self._rows):
+            start = self.ground.new_block(part.start)
+            blocks.append((start, part.start - unit))
+            inner = _only_class(part.body)
+            body = None if inner is None else (self._class(inner, part.line, unit, blocks),)
+            members.append(part.placed_at(start, body))
+        return replace(cls, body=tuple(members))
 
     def _moved(self, unit: Unit, line: int) -> Unit:
         return unit if unit.line == line else self._put(unit, line)
@@ -143,17 +154,21 @@ class Source:
     def _count_up(self, changed: _Changed) -> None:
         code = self.codes.pop((id(changed.old), changed.old_line), None)
         if code is not None:
-            code.node, code.line, code.version = changed.new, changed.new_line, code.version + 1
+            code.node, code.line = changed.new, changed.new_line
+            code.version += not changed.is_same
             self.codes[id(changed.new), changed.new_line] = code
             self.edited.add(code)
 
 
 @dataclass(frozen=True, slots=True)
 class _Changed:
+    """is_same: it does what it did."""
+
     old: nd.Stmt
     old_line: int
     new: nd.Stmt
     new_line: int
+    is_same: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,118 +188,223 @@ class _Part:
     start: int
     key: str
 
-    def placed_at(self, start: int) -> nd.Placed:
-        """The member with its first line at the block line `start`."""
+    def placed_at(self, start: int, body: nd.Block | None = None) -> nd.Placed:
+        """The member, or `body` instead of it, with its first line at the block line `start`."""
         shift = start - self.start
-        return nd.Placed(_NO_SPAN, self.line + shift, tuple(_shifted(s, shift) for s in self.body), self.key)
+        if body is None:
+            body = tuple(_shifted(s, shift) for s in self.body)
+        return nd.Placed(_NO_SPAN, self.line + shift, body, self.key)
 
 
-def _edits(before: Sequence[Unit], after: Sequence[tuple[str, nd.Placed]]) -> list[_Edit] | None:
+def _edits(
+    before: Sequence[Unit], after: Sequence[tuple[str, nd.Placed]], rows: Sequence[int]
+) -> list[_Edit] | None:
     """What makes these units those of this source; None when more than bodies changed."""
     if len(before) != len(after):
         return None
     edits: list[_Edit] = []
     for unit, (key, placed) in zip(before, after, strict=True):
-        edit = _edit(unit, key, placed)
+        edit = _edit(unit, key, placed, rows)
         if edit is None:
             return None
         edits.append(edit)
     return edits
 
 
-def _edit(unit: Unit, key: str, placed: nd.Placed) -> _Edit | None:
+def _edit(unit: Unit, key: str, placed: nd.Placed, rows: Sequence[int]) -> _Edit | None:
     """What makes the unit one of this source; None when more than bodies changed."""
     old = unit.placed
     if len(old.body) != len(placed.body):
         return None
     start = old.line
-    blocks = [(start, 0)]
-    rest = list(unit.blocks[1:])
+    comparison = _Comparison(placed.line, rows, iter(unit.blocks[1:]), [(start, 0)])
     body: list[nd.Stmt] = []
-    changes: list[_Changed] = []
+    after: nd.Stmt | None
     for a, b in zip(old.body, placed.body, strict=True):
         if isinstance(a, nd.ClassDef) and isinstance(b, nd.ClassDef):
-            members = _edited_members(a, b, key, placed.line, rest, blocks, changes)
-            if members is None or not _same_class_header(a, b):
-                return None
-            body.append(a if _is_same(a.body, members) else replace(b, body=members))
-            if body[-1] is not a:
-                changes.append(_Changed(a, start, body[-1], start))
-            continue
-        moved = _shifted(b, start - placed.line)
-        if a == moved:
-            body.append(a)
-        elif (
-            isinstance(a, nd.FunctionDef) and isinstance(moved, nd.FunctionDef) and _same_header(a, moved, 0)
-        ):
-            changes.append(_Changed(a, start, moved, start))
-            body.append(moved)
+            after = comparison.cls(a, start, b, placed.line, start)
         else:
+            after = comparison.statement(a, start, _shifted(b, start - placed.line), start)
+        if after is None:
             return None
+        body.append(after)
+    changes, blocks = comparison.changes, comparison.blocks
     if not changes:
         return _Edit(replace(unit, key=key, line=placed.line, blocks=tuple(blocks)))
     new = nd.Placed(_NO_SPAN, start, tuple(body), placed.key)
-    return _Edit(_unit(key, new, placed.line, blocks), tuple(changes))
+    return _Edit(_unit(key, new, placed.line, blocks, unit.said), tuple(changes))
 
 
-def _edited_members(
-    old: nd.ClassDef,
-    new: nd.ClassDef,
-    key: str,
-    line: int,
-    rest: list[tuple[int, int]],
-    blocks: list[tuple[int, int]],
-    changes: list[_Changed],
-) -> nd.Block | None:
-    parts = list(_parts(new, line))
-    if len(parts) != len(old.body):
-        return None
-    members: list[nd.Stmt] = []
-    for before, part in zip(old.body, parts, strict=True):
-        assert isinstance(before, nd.Placed)  # as made by `_member`
-        start = rest.pop(0)[0]
-        blocks.append((start, part.start - line))
-        if key and part.key and before.key == part.key:
-            members.append(before)
-            continue
+@dataclass(slots=True)
+class _Comparison:
+    """Of a unit with its source after an edit, which stands at `line`.
+
+    rest: blocks of the unit that were not come to. blocks: those that were, where they stand now.
+    """
+
+    line: int
+    rows: Sequence[int]
+    rest: Iterator[tuple[int, int]]
+    blocks: list[tuple[int, int]]
+    changes: list[_Changed] = field(default_factory=list[_Changed])
+
+    def cls(
+        self, old: nd.ClassDef, old_line: int, new: nd.ClassDef, line: int, new_line: int
+    ) -> nd.ClassDef | None:
+        """`old`, or what replaces it; `new` counts its lines from `line`, and is to do so from `new_line`."""
+        parts = list(_parts(new, line, self.rows))
+        if len(parts) != len(old.body) or not _same_class_header(old, new, old_line - new_line):
+            return None
+        members: list[nd.Stmt] = []
+        for before, part in zip(old.body, parts, strict=True):
+            assert isinstance(before, nd.Placed)  # as made by `Source`
+            after = self._member(before, part)
+            if after is None:
+                return None
+            members.append(after)
+        if not _is_same(old.body, members):
+            replaced = replace(new, body=tuple(members))
+            self.changes.append(_Changed(old, old_line, replaced, new_line))
+            return replaced
+        span = new.span.shifted(new_line - old_line)
+        if span == old.span:
+            return old
+        moved = replace(old, span=span)  # it ends further down or up
+        self.changes.append(_Changed(old, old_line, moved, old_line, is_same=True))
+        return moved
+
+    def _member(self, before: nd.Placed, part: _Part) -> nd.Placed | None:
+        start, distance = next(self.rest)
+        self.blocks.append((start, part.start - self.line))
+        if part.key and before.key == part.key:
+            further = part.start - self.line - distance
+            inner = islice(self.rest, _blocks_within(before))
+            self.blocks.extend((block, away + further) for block, away in inner)
+            return before
+        a, b = _only_class(before.body), _only_class(part.body)
+        if a is not None and b is not None:
+            line = part.line + start - part.start  # where it counts from in its block
+            cls = self.cls(a, before.line, b, part.line, line)
+            if cls is None or cls is a:
+                return None if cls is None else before
+            if cls.body is a.body:
+                return replace(before, body=(cls,))
+            return part.placed_at(start, (cls,))
         after = part.placed_at(start)
+        if a is not None or b is not None:
+            return None
         if before.line == after.line and before.body == after.body:
-            members.append(before)
-            continue
+            return before
         if len(before.body) != 1 or len(after.body) != 1:
             return None
-        a, b = before.body[0], after.body[0]
-        down = before.line - after.line
-        if _alike(a, b, down):
-            members.append(before)
-        elif isinstance(a, nd.FunctionDef) and isinstance(b, nd.FunctionDef) and _same_header(a, b, down):
-            changes.append(_Changed(a, before.line, b, after.line))
-            members.append(after)
-        else:
+        kept = self.statement(before.body[0], before.line, after.body[0], after.line)
+        return None if kept is None else before if kept is before.body[0] else after
+
+    def statement(self, old: nd.Stmt, old_line: int, new: nd.Stmt, new_line: int) -> nd.Stmt | None:
+        """`old` or `new`, whether they do the same or only the body of the function changed."""
+        down = old_line - new_line
+        if _alike(old, new, down):
+            return old
+        if not isinstance(old, nd.FunctionDef) or not isinstance(new, nd.FunctionDef):
             return None
-    return tuple(members)
+        if not _same_header(old, new, down):
+            return None
+        if _same_names(old.scope, new.scope) and _alike(old.body, new.body, down):
+            return old
+        self.changes.append(_Changed(old, old_line, new, new_line))
+        return new
 
 
-def _parts(cls: nd.ClassDef, line: int) -> Iterator[_Part]:
+def _only_class(body: nd.Block) -> nd.ClassDef | None:
+    first = body[0] if len(body) == 1 else None
+    return first if isinstance(first, nd.ClassDef) else None
+
+
+def _blocks_within(member: nd.Placed) -> int:
+    """How many blocks the members of a class have that is a member itself."""
+    cls = _only_class(member.body)
+    if cls is None:
+        return 0
+    return sum(1 + _blocks_within(inner) for inner in cls.body if isinstance(inner, nd.Placed))
+
+
+def _parts(cls: nd.ClassDef, line: int, rows: Sequence[int]) -> Iterator[_Part]:
+    """The members of a class whose spans count from `line`. Where something stands in for what does not parse
+    (at `rows`), the key does not tell what that is."""
     for member in cls.body:
+        if _does_nothing(member):
+            continue
         if isinstance(member, nd.Placed):
-            if member.body:
-                yield _Part(member.body, member.line, member.line + member.body[0].span.line, member.key)
-        elif not isinstance(member, nd.Broken):
+            key = "" if _is_broken(member, rows) else member.key
+            yield _Part(member.body, member.line, member.line + member.body[0].span.line, key)
+        else:
             yield _Part((member,), line, line + member.span.line, "")
 
 
-def _unit(key: str, placed: nd.Placed, line: int, blocks: Sequence[tuple[int, int]]) -> Unit:
-    return Unit(key, placed, line, tuple(blocks), called_names(placed), mentions_of((placed,)))
+_SaidBy: TypeAlias = "dict[int, tuple[nd.Placed, Said]]"
 
 
-def _keyed(module: nd.Module) -> list[tuple[str, nd.Placed]]:
+def _unit(key: str, placed: nd.Placed, line: int, blocks: Sequence[tuple[int, int]], known: _SaidBy) -> Unit:
+    """`known`: what members said before; those that are the same say the same."""
+    whole = _Whole(known)
+    whole.add(placed.body, ())
+    names = {name: frozenset(found) for name, found in whole.names.items()}
+    mentions = Mentions(names, tuple(whole.imports))
+    return Unit(key, placed, line, tuple(blocks), frozenset(whole.called), mentions, whole.said)
+
+
+@dataclass(slots=True)
+class _Whole:
+    """What a unit says, from what its members say."""
+
+    known: _SaidBy
+    said: _SaidBy = field(default_factory=dict[int, "tuple[nd.Placed, Said]"])
+    names: dict[str, set[str]] = field(default_factory=dict[str, "set[str]"])
+    imports: list[nd.Import | nd.ImportFrom] = field(default_factory=list[Any])
+    called: set[str] = field(default_factory=set[str])
+
+    def add(self, body: nd.Block, inside: tuple[set[str], ...]) -> None:
+        for statement in body:
+            if isinstance(statement, nd.ClassDef):
+                outer = (*inside, self.names.setdefault(statement.name, set()))
+                self._take(said_in(children(replace(statement, body=()))), outer)
+                self.add(statement.body, outer)
+            elif isinstance(statement, nd.Placed):
+                if _only_class(statement.body) is not None:
+                    self.add(statement.body, inside)
+                    continue
+                found = self.known.get(id(statement))
+                if found is None:
+                    found = statement, said_in(statement.body)
+                self.said[id(statement)] = found
+                self._take(found[1], inside)
+            else:
+                self._take(said_in((statement,)), inside)
+
+    def _take(self, said: Said, inside: tuple[set[str], ...]) -> None:
+        for name, mentioned in said.by_definition.items():
+            self.names.setdefault(name, set()).update(mentioned)
+        for outer in inside:
+            outer.update(said.names)
+        self.imports += said.imports
+        self.called |= said.called
+
+
+def _rows(module: nd.Module) -> tuple[int, ...]:
+    return tuple(problem.span.line for problem in module.problems)
+
+
+def _is_broken(placed: nd.Placed, rows: Sequence[int]) -> bool:
+    """Does the text not tell all, as something stands in for a part of it?"""
+    return any(placed.line <= row <= placed.span.end_line for row in rows)
+
+
+def _keyed(module: nd.Module, rows: Sequence[int]) -> list[tuple[str, nd.Placed]]:
     """Top-level statements with their keys; without one where a part is broken and something stands in."""
-    rows = [problem.span.line for problem in module.problems]
     return [
-        ("" if any(s.line <= row <= s.span.end_line for row in rows) else s.key, s)
+        ("" if _is_broken(s, rows) else s.key, s)
         for s in module.body
-        if isinstance(s, nd.Placed)
+        if isinstance(s, nd.Placed) and not _does_nothing(s)
     ]
 
 
@@ -304,12 +424,13 @@ def _common(old: Sequence[Unit], new: Sequence[tuple[str, nd.Placed]]) -> int:
 
 
 def _shifted(statement: nd.Stmt, lines: int) -> nd.Stmt:
-    """The statement with the absolute lines inside it moved; what is broken left out."""
+    """The statement with the absolute lines inside it moved; without what is broken or does nothing."""
     if isinstance(statement, nd.Placed):
-        return nd.Placed(
-            _NO_SPAN, statement.line + lines, _shifted_block(statement.body, lines), statement.key
-        )
-    if isinstance(statement, (nd.FunctionDef, nd.ClassDef)) and any(
+        return nd.Placed(_NO_SPAN, statement.line + lines, _shifted_block(statement.body, lines), "")
+    if isinstance(statement, nd.FunctionDef):
+        body = _shifted_block(statement.body, lines)
+        return statement if _is_same(body, statement.body) else replace(statement, body=body)
+    if isinstance(statement, nd.ClassDef) and any(
         isinstance(inner, (nd.Placed, nd.Broken)) for inner in statement.body
     ):
         return replace(statement, body=_shifted_block(statement.body, lines))
@@ -317,7 +438,67 @@ def _shifted(statement: nd.Stmt, lines: int) -> nd.Stmt:
 
 
 def _shifted_block(body: nd.Block, lines: int) -> nd.Block:
-    return tuple(_shifted(inner, lines) for inner in body if not isinstance(inner, nd.Broken))
+    moved = [_shifted(_acting(inner), lines) for inner in body if not _does_nothing(inner)]
+    return tuple(one for one in moved if not isinstance(one, nd.Placed) or one.body)
+
+
+def _does_nothing(statement: nd.Stmt) -> bool:
+    if isinstance(statement, nd.ExprStmt):
+        return isinstance(statement.value, nd.Name)
+    if isinstance(statement, nd.Placed):
+        return all(_does_nothing(inner) for inner in statement.body)
+    return isinstance(statement, nd.Broken)
+
+
+def _acting(statement: nd.Stmt) -> nd.Stmt:
+    """A compound statement without what does nothing."""
+    names = _BLOCKS.get(type(statement))
+    if names is None:
+        return statement
+    changes: dict[str, object] = {}
+    for name in names:
+        block: nd.Block = getattr(statement, name)
+        left = _acting_block(block)
+        if left is not block:
+            changes[name] = left
+    if isinstance(statement, nd.Try):
+        handlers = tuple(_acting_handler(handler) for handler in statement.handlers)
+        if any(new is not old for new, old in zip(handlers, statement.handlers, strict=True)):
+            changes["handlers"] = handlers
+    if not changes:
+        return statement
+    acting: nd.Stmt = replace(statement, **cast("Any", changes))
+    last = _last(acting).span
+    span = nd.Span(statement.span.line, statement.span.column, last.end_line, last.end_column)
+    return replace(acting, span=span)
+
+
+def _last(statement: nd.Stmt) -> nd.Stmt:
+    """The statement that ends where the compound statement does."""
+    blocks: list[nd.Block] = [getattr(statement, name) for name in _BLOCKS[type(statement)]]
+    if isinstance(statement, nd.Try):
+        blocks[1:1] = [handler.body for handler in statement.handlers]
+    return [block for block in blocks if block][-1][-1]
+
+
+_BLOCKS: dict[type, tuple[str, ...]] = {
+    nd.If: ("body", "orelse"),
+    nd.For: ("body", "orelse"),
+    nd.While: ("body", "orelse"),
+    nd.With: ("body",),
+    nd.Try: ("body", "orelse", "final"),
+}
+
+
+def _acting_block(body: nd.Block) -> nd.Block:
+    """Never empty where `body` is not."""
+    acting = tuple(_acting(inner) for inner in body if not _does_nothing(inner)) or body[:1]
+    return body if _is_same(body, acting) else acting
+
+
+def _acting_handler(handler: nd.Handler) -> nd.Handler:
+    body = _acting_block(handler.body)
+    return handler if body is handler.body else replace(handler, body=body)
 
 
 def _broken(body: nd.Block) -> Iterator[nd.Broken]:
@@ -328,7 +509,7 @@ def _broken(body: nd.Block) -> Iterator[nd.Broken]:
             yield from _broken(statement.body)
 
 
-def _is_same(a: nd.Block, b: nd.Block) -> bool:
+def _is_same(a: Sequence[nd.Stmt], b: Sequence[nd.Stmt]) -> bool:
     return len(a) == len(b) and all(x is y for x, y in zip(a, b, strict=True))
 
 
@@ -344,29 +525,42 @@ def _same_header(a: nd.FunctionDef, b: nd.FunctionDef, down: int) -> bool:
     )
 
 
-def _same_class_header(a: nd.ClassDef, b: nd.ClassDef) -> bool:
-    return (a.name, a.header, a.bases, a.keywords, a.decorators, a.span.line, a.span.column) == (
-        b.name,
-        b.header,
-        b.bases,
-        b.keywords,
-        b.decorators,
-        b.span.line,
-        b.span.column,
+def _same_names(a: nd.Scope, b: nd.Scope) -> bool:
+    """Do names mean the same in both? A name that stands alone is among the free ones, and means nothing."""
+    return (a.captured, a.global_, a.nonlocal_) == (b.captured, b.global_, b.nonlocal_)
+
+
+def _same_class_header(a: nd.ClassDef, b: nd.ClassDef, down: int) -> bool:
+    return (
+        a.name == b.name
+        and a.span.column == b.span.column
+        and a.span.line + down == b.span.line
+        and _alike(a.header, b.header, down)
+        and _alike(a.bases, b.bases, down)
+        and _alike(a.keywords, b.keywords, down)
+        and _alike(a.decorators, b.decorators, down)
     )
 
 
 def _alike(a: object, b: object, down: int) -> bool:
-    """Are both the same but for `b` standing `down` lines further down?"""
-    if isinstance(a, nd.Span):
-        return isinstance(b, nd.Span) and a.shifted(down) == b
-    if type(a) is not type(b) or isinstance(a, nd.Placed):
+    """Are both the same but for `b` counting its lines from `down` lines further up?"""
+    if a is b and down == 0:
+        return True
+    if type(a) is not type(b):
         return False
+    if isinstance(a, nd.Span):
+        return a.shifted(down) == b
     if isinstance(a, tuple):
         first, second = cast("tuple[object, ...]", a), cast("tuple[object, ...]", b)
         return len(first) == len(second) and all(
             _alike(x, y, down) for x, y in zip(first, second, strict=True)
         )
+    if isinstance(a, nd.Placed):
+        assert isinstance(b, nd.Placed)
+        return a.line == b.line and _alike(a.body, b.body, 0)
+    if isinstance(a, nd.Scope):
+        assert isinstance(b, nd.Scope)
+        return a.is_generator == b.is_generator and _same_names(a, b)
     if isinstance(a, nd.Node):
         return all(_alike(getattr(a, name), getattr(b, name), down) for name in _names(type(a)))
     return a == b and repr(a) == repr(b)
@@ -380,17 +574,3 @@ def _names(kind: type[nd.Node]) -> tuple[str, ...]:
     if found is None:
         found = _NAMES[kind] = tuple(field.name for field in fields(kind))
     return found
-
-
-def called_names(root: nd.Stmt) -> frozenset[str]:
-    """Names that are called, or handed to a call: whoever got a function calls it."""
-    names: set[str] = set()
-    for node in walk(root):
-        if isinstance(node, nd.Call):
-            func = node.func
-            if isinstance(func, nd.Name):
-                names.add(func.id)
-            elif isinstance(func, nd.Attribute):
-                names.add(func.attr)
-            names.update(a.id for a in node.args if isinstance(a, nd.Name))
-    return frozenset(names)

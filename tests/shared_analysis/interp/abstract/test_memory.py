@@ -146,17 +146,45 @@ def generated(*parts: str) -> str:
     return HEAD + "".join(part.replace("{n}", str(n)) for n, part in enumerate(parts))
 
 
+NESTED = """
+
+class Suite{n}:
+    class Base:
+        width = 3
+
+        class Inner:
+            def touch(self, optimizer, loss):
+                loss.backward()
+                optimizer.step()
+
+        def fit(self, model, loader, optimizer):
+            kept = []
+            for inputs in loader:
+                loss = model(inputs).sum()
+                loss.backward()
+                if self.width:
+                    kept.append(loss)
+                optimizer.step()
+            return kept
+
+    def other(self, model):
+        model.eval()
+"""
+
 TEXTS = [
     generated(MODULE, LOOP, TRAINER),
     generated(MODULE, TRAINER, LOOP, MODULE, LOOP),
     HEAD + MODULE.replace("{n}", "0") + LOOP.replace("{n}", "0") + GUARD,
     generated(MODULE, LOOP) + SCRIPT,
     generated(MODULE, TRAINER) + long_function(50) + LOOP.replace("{n}", "9"),
+    generated(MODULE, NESTED, TRAINER),
 ]
 EXAMPLES = [parse(example.code).text for entry in all_rules() for example in entry.rule.all_examples]
 
 TYPED = [
     "x",
+    "            loss\n",
+    "        optimizer\n",
     "(",
     ")",
     "\n",
@@ -324,6 +352,33 @@ def test_a_line_that_is_not_yet_python_runs_nothing() -> None:
     editor.type(line, 0, "            history.append(\n")
     editor.check()
     assert editor.memory.ran == []
+
+
+def test_a_name_that_stands_alone_runs_nothing() -> None:
+    editor = Editor(generated(MODULE, LOOP, TRAINER, NESTED) + long_function(50))
+    for before in ("optimizer.step()", "self.validate()", "if self.width:", "seen.append(loss)", "seen = []"):
+        line = editor.line_of(before)
+        indent = " " * editor.document.text.split("\n")[line].index(before)
+        editor.type(line, 0, f"{indent}\n")
+        editor.check()
+        for index, character in enumerate("backward"):
+            editor.type(line, len(indent) + index, character)
+            editor.check()
+            assert editor.memory.ran == []
+
+
+def test_a_class_in_a_class_is_edited_like_any_other() -> None:
+    editor = Editor(generated(MODULE, NESTED, TRAINER))
+    line = editor.line_of("kept.append")
+    editor.type(line, 20, "print(loss); ")
+    editor.check()
+    assert "module" not in editor.memory.ran
+    editor.type(editor.line_of("class Inner"), 0, "        # a remark\n")
+    editor.check()
+    assert editor.memory.ran == []
+    editor.type(editor.line_of("optimizer.step()"), 16, "print(loss); ")
+    editor.check()
+    assert "module" not in editor.memory.ran
 
 
 def test_a_new_default_runs_everything() -> None:
