@@ -84,6 +84,7 @@ class Block:
 
 
 _FreeList = list[tuple[int, int, Block]]
+_DEFAULTS = AllocatorSettings()
 _NOWHERE = Block(0, 0, small=False, segment=0)
 
 
@@ -100,7 +101,7 @@ class Allocator:
         capacity_bytes: int | None = None,
         limited: bool = False,
     ) -> None:
-        self.settings = settings or AllocatorSettings()
+        self.settings = settings or _DEFAULTS
         self.capacity_bytes = capacity_bytes
         self.limited = limited
         self.allocated = 0
@@ -117,10 +118,22 @@ class Allocator:
 
     def malloc(self, bytes_: int) -> Block:
         """A block of at least `bytes_`. Raises OutOfMemoryError where the capacity does not allow it."""
-        size = self.rounded(bytes_)
-        small = size <= SMALL_LIMIT_BYTES
-        block = self._take_free(size, small) or self._take_new(size, small)
-        if self._should_split(block, size):
+        if self.settings is _DEFAULTS:
+            # what `rounded`, `_take_free` and `_should_split` come to: asked for by every tensor of every run
+            size = max(MIN_BLOCK_BYTES, -(-bytes_ // MIN_BLOCK_BYTES) * MIN_BLOCK_BYTES)
+            small = size <= SMALL_LIMIT_BYTES
+            free = self._free_small if small else self._free_large
+            self._searches += 1
+            index = bisect_left(free, (size, 0, _NOWHERE))
+            block = free.pop(index)[2] if index < len(free) else self._take_new(size, small)
+            remaining = block.size - size
+            splits = remaining >= MIN_BLOCK_BYTES if block.small else remaining > SMALL_LIMIT_BYTES
+        else:
+            size = self.rounded(bytes_)
+            small = size <= SMALL_LIMIT_BYTES
+            block = self._take_free(size, small) or self._take_new(size, small)
+            splits = self._should_split(block, size)
+        if splits:
             self._split(block, size)
         block.used = True
         self.allocated += block.size
@@ -251,12 +264,12 @@ class Allocator:
         """Joins `block`, which is in no free list, with free mapped neighbours; returns the joined block."""
         following = block.next
         if following is not None and not following.used and following.mapped:
-            _discard(free, following)
+            del free[bisect_left(free, (following.size, following.addr, following))]
             block.size += following.size
             _unlink(following)
         preceding = block.prev
         if preceding is not None and not preceding.used and preceding.mapped:
-            _discard(free, preceding)
+            del free[bisect_left(free, (preceding.size, preceding.addr, preceding))]
             preceding.size += block.size
             _unlink(block)
             return preceding

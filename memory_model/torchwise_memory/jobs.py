@@ -3,24 +3,42 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from torchwise_memory import presets
-from torchwise_memory.adapting import adapter_of, prompt_of, saved_modules
+from torchwise_memory.adapting import adapter_of, method_of, part_of, prompt_of, saved_modules
 from torchwise_memory.allocator import AllocatorSettings
 from torchwise_memory.families.configs import decoder_shape, is_decoder
 from torchwise_memory.families.decoder import DecoderShape, Style
 from torchwise_memory.families.projections import Projections, Quantised
 from torchwise_memory.hardware import Gpu
 from torchwise_memory.policies.sharding import Sharding
-from torchwise_memory.runtime.dtypes import DType, bfloat16, float16, float32
+from torchwise_memory.runtime.dtypes import DType, bfloat16, float32
 from torchwise_memory.runtime.errors import Unsupported
 from torchwise_memory.runtime.world import LATEST_TORCH
 from torchwise_memory.simulation import Job, Update
-from torchwise_memory.subjects import DecoderSubject, EncoderDecoder, ImageClassifier, TokenClassifier
+from torchwise_memory.subjects import (
+    Beside,
+    DecoderSubject,
+    EncoderDecoder,
+    ImageClassifier,
+    TokenClassifier,
+)
+from torchwise_memory.updating import update_of
 from torchwise_memory.versions import LATEST, Installed, newest
+from torchwise_memory.wording import (
+    Division,
+    autocast_of,
+    division_of,
+    dtype_of,
+    offloaded_of,
+    packs_with_bitsandbytes,
+    quantised_of,
+    says_nothing,
+    writes_attention_out,
+)
 
 if TYPE_CHECKING:
     from torchwise_memory.workload import Workload
@@ -143,8 +161,10 @@ class _Facts:
 
     @staticmethod
     def of(workload: Workload, sm: int) -> _Facts:
-        weights = _dtype(workload.weights) or (float32 if workload.task == "train" else bfloat16)
-        autocast = _autocast(workload.autocast, weights)
+        mixed = re.match(r"\s*(mixed|amp)", workload.weights or "", re.IGNORECASE) is not None
+        stated = None if _names_packing(workload.weights) else dtype_of(workload.weights)
+        weights = stated or (float32 if workload.task == "train" and stated is None else bfloat16)
+        autocast = autocast_of(workload.autocast or (workload.weights if mixed else None), weights, sm)
         from torchwise_memory.families import vision
 
         name = workload.model or ""
@@ -161,23 +181,6 @@ class _Facts:
     def does(self, behaviour: str) -> str:
         """What the library that is installed does."""
         return self.installed.value(behaviour)
-
-
-def _dtype(text: str | None) -> DType | None:
-    lowered = (text or "").lower()
-    for words, dtype in ((("bf16", "bfloat16"), bfloat16), (("fp16", "float16", "half"), float16)):
-        if any(word in lowered for word in words):
-            return dtype
-    return float32 if "32" in lowered else None
-
-
-def _autocast(text: str | None, weights: DType) -> DType | None:
-    lowered = (text or "").lower()
-    if not lowered or lowered.startswith("none"):
-        return None
-    if "amp" in lowered:
-        return bfloat16 if weights is bfloat16 else float16
-    return _dtype(lowered)
 
 
 # --------------------------------------------------------------------------- decoders
@@ -197,9 +200,10 @@ def _decoder_job(workload: Workload, facts: _Facts, shape: DecoderShape, choices
             attention_dropout=0,
         )
     training = workload.task == "train"
-    tensor, pipeline, context = _divisions(workload)
+    division = _division(workload)
+    tensor, pipeline, context = division.tensor, division.pipeline, division.context
     sequence = 1
-    if "FSDP" in workload.parallel and tensor > 1:
+    if division.kind == "FSDP" and tensor > 1:
         # with sequence parallelism everything between and inside products is divided
         tensor, sequence = 1, tensor
     shape = _divided(shape, tensor)
@@ -207,20 +211,21 @@ def _decoder_job(workload: Workload, facts: _Facts, shape: DecoderShape, choices
         shape = replace(shape, layers=-(-shape.layers // pipeline))
     if shape.experts:
         # each process keeps its experts; as many tokens come from the others as go to them
-        shape = replace(shape, experts=-(-shape.experts // _degree(workload, "EP")))
+        shape = replace(shape, experts=-(-shape.experts // division.experts))
     style = _style(workload, facts, choices, training)
     prompt = prompt_of(workload)
     peft = None
-    if prompt is None and workload.peft is not None:
-        peft = adapter_of(workload.peft, library, facts.installed, choices)
-    frozen = peft is not None or prompt is not None
-    quantised = _quantised(workload.quantisation)
+    part = part_of(workload.peft)
+    if prompt is None and part is None and method_of(workload.peft):
+        peft = adapter_of(workload.peft or {}, library, facts.installed, choices)
+    frozen = peft is not None or prompt is not None or part is not None
+    quantised = _quantised(workload)
     compute = facts.weights
     weights = facts.weights
     # PEFT's `prepare_model_for_kbit_training` casts what is not packed to fp32, and the residual stream with
     # it; Lightning's precision plugin leaves embeddings and norms in fp32, for inference too
     widens = (training and frozen) or library == "litgpt"
-    if quantised is not None and widens and _by_bitsandbytes(workload, library):
+    if quantised is not None and widens and packs_with_bitsandbytes(workload.quantisation, library):
         weights = float32
     kept = {"router", "shared_gate"}
     if library != "litgpt":
@@ -248,43 +253,23 @@ def _decoder_job(workload: Workload, facts: _Facts, shape: DecoderShape, choices
         parts = {
             "embed": shape.vocab * (shape.embed_size or shape.hidden),
             "head": shape.vocab * shape.hidden,
+            "norm": 0,
         }
         job = replace(job, static_bytes=sum(parts[name] for name in set(saves)) * facts.weights.itemsize)
 
         def is_saved(name: str) -> bool:
-            return name.startswith(saves)
+            return name.startswith(saves) or ("norm" in saves and "norm" in name)
 
         job = replace(job, trainable=is_saved)
+    if part is not None:
+        job = replace(job, trainable=part)
     if frozen and style.checkpointing != "none":
         job = replace(job, input_gradients=True)
-    job = replace(job, update=_update(workload, facts, frozen, shape.hidden))
+    job = replace(job, update=_update(workload, facts, choices, shape.hidden))
     keeps = (workload.accumulation or 1) > 1 or facts.does("zero_grad") == "zeros"
     if keeps and not job.update.in_backward:
         job = replace(job, accumulates=True)
-    return _parallel_job(workload, facts, job)
-
-
-def _by_bitsandbytes(workload: Workload, library: str) -> bool:
-    text = (workload.quantisation or "").lower()
-    return "gptq" not in text and "awq" not in text and "torchao" not in text and library != "torchtune"
-
-
-def _degree(workload: Workload, kind: str) -> int:
-    found = re.search(rf"\b{kind}\s*(\d+)", workload.parallelism)
-    return int(found[1]) if found else 1
-
-
-def _divisions(workload: Workload) -> tuple[int, int, int]:
-    """Tensor, pipeline and context parallel degrees."""
-    text = workload.parallelism
-    found = {k: int(n) for k, n in re.findall(r"\b(TP|PP|CP)\s*(\d+)", text)}
-    tensor = found.get("TP", 1)
-    if text.strip() == "TP":
-        tensor = workload.gpus
-    pipeline = found.get("PP", 1)
-    if "layer" in text and ("split" in text or "sequential" in text):
-        pipeline = workload.gpus
-    return tensor, pipeline, found.get("CP", 1)
+    return _parallel_job(workload, facts, job, choices)
 
 
 def _divided(shape: DecoderShape, by: int) -> DecoderShape:
@@ -312,8 +297,7 @@ def _tokens(workload: Workload, choices: _Choices, library: str) -> int:
 def _style(workload: Workload, facts: _Facts, choices: _Choices, training: bool) -> Style:
     library, text = facts.library, (workload.attention or "").lower()
     attention = "sdpa"
-    defaulted = text.startswith("sdpa") or "default" in text or "flash" in text
-    if ("eager" in text or "manual" in text) and not defaulted:
+    if writes_attention_out(text):
         attention = "eager"
     elif not text and library == "transformers":
         usual = facts.installed.behaviour("decoder_attention")
@@ -353,7 +337,7 @@ def _style(workload: Workload, facts: _Facts, choices: _Choices, training: bool)
         loss=loss,
         loss_chunk=workload.loss_chunk or 0,
         checkpointing=checkpointing,
-        offload="activations" in workload.offload,
+        offload="activations" in _offloaded(workload) or "offload" in (workload.checkpointing or ""),
         training=training,
     )
 
@@ -373,129 +357,96 @@ def _checkpointing(workload: Workload, choices: _Choices) -> str:
     return "full"
 
 
-def _quantised(text: str | None) -> Quantised | None:
-    lowered = (text or "").lower()
-    if not lowered or "kv cache" in lowered or "float8" in lowered or "fp8" in lowered or "nvfp4" in lowered:
-        return None
-    if "mxfp8" in lowered:
-        return None
-    if (
-        "nf4" in lowered
-        or "fp4" in lowered
-        or "bnb int4" in lowered
-        or "4-bit" in lowered
-        or "4bit" in lowered
-    ):
-        if "double" in lowered or "torchao" in lowered:
-            return Quantised(4, 64, 1.016)
-        return Quantised(4, 64, 4)
-    if ("int8" in lowered and ("bnb" in lowered or "llm.int8" in lowered)) or "8bit" in lowered:
-        return Quantised(8, 1, 0, dequantises=False, row_scales=True)
-    if "gptq" in lowered or "awq" in lowered or "int4" in lowered:
-        bits = 8 if "int8" in lowered else 4
-        return Quantised(bits, 128, 2.5, dequantises="gptq" in lowered)
-    if "int8" in lowered:
-        return Quantised(8, 1, 0, row_scales=True)
-    raise Unsupported(f"quantisation {text!r}", "this way of storing weights is not known")
+def _names_packing(text: str | None) -> bool:
+    """Whether the type of the weights is one that weights are packed in, which is said elsewhere too."""
+    return re.search(r"int[48]|[48]-?bit|fp-?[48]|nf4|float-?8|gptq|awq", (text or "").lower()) is not None
 
 
-def _update(workload: Workload, facts: _Facts, adapters: bool, hidden: int = 0) -> Update:
-    text = (workload.optimizer or "AdamW").lower()
-    fused = "fused" in text and "backward" not in text
-    options: dict[str, Any] = {"lr": 1e-4}
-    on_host = "optimizer" in workload.offload or "cpu offload" in text or "zero-offload" in text
-    common: dict[str, Any] = {
-        "in_backward": "in backward" in text or "in bac" in text,
-        "on_host": on_host,
-        "gradients_on_host": "gradients" in workload.offload,
-    }
-    if "galore" in text:
-        # states live in a subspace of `rank` rows: two moments and the projector, against whole matrices
-        rank = int(found[1]) if (found := re.search(r"rank\s*(\d+)", text)) else 128
-        share = min(1.0, 3 * rank / max(hidden, 1))
-        return Update("torch.optim.AdamW", options, state_bytes=2 * facts.weights.itemsize * share, **common)
-    if "lbfgs" in text:
-        # two vectors a step of the history (100 by default), the direction and the last gradient
-        history = int(found[1]) if (found := re.search(r"history\D*(\d+)", text)) else 100
-        return Update(
-            "torch.optim.SGD", options, state_bytes=(2 * history + 2) * facts.weights.itemsize, **common
-        )
-    if "muon" in text:
-        return Update("torch.optim.SGD", {**options, "momentum": 0.9}, **common)
-    if "sgd" in text:
-        momentum = 0.9 if "momentum" in text else 0.0
-        return Update("torch.optim.SGD", {**options, "momentum": momentum}, **common)
-    if "adafactor" in text:
-        name = (
-            "torch.optim.Adafactor" if facts.library == "torchtune" else "transformers.optimization.Adafactor"
-        )
-        return Update(name, options, **common)
-    if "lion" in text:
-        bits = "8bit" if re.search(r"8-?bit", text) else ""
-        return Update(f"bitsandbytes.optim.Lion{bits}" if bits else "lion_pytorch.Lion", options, **common)
-    if re.search(r"4-?bit", text):
-        return Update("torch.optim.AdamW", options, state_bytes=1 + 8 / 128, **common)
-    if "fp8" in text:
-        return Update("torch.optim.AdamW", options, state_bytes=2 + 8 / 256, **common)
-    if re.search(r"8-?bit", text):
-        paged = "Paged" if "paged" in text else ""
-        return Update(f"bitsandbytes.optim.{paged}AdamW8bit", options, **common)
-    if "paged" in text:
-        return Update("bitsandbytes.optim.PagedAdamW", options, **common)
-    if "adam" not in text:
-        raise Unsupported(f"optimizer {workload.optimizer!r}", "this optimizer is not known")
-    if fused or facts.library in ("torchtitan", "torchtune"):
-        # both set it in the configurations they ship
-        options["fused"] = True
-    elif text.startswith("hf") or facts.does("adam_loop") == "single":
-        options["foreach"] = False
-    return Update("torch.optim.AdamW", options, **common)
+def _quantised(workload: Workload) -> Quantised | None:
+    text = workload.quantisation
+    if says_nothing(text) and _names_packing(workload.weights):
+        text = workload.weights
+    return quantised_of(text, training=workload.task == "train")
+
+
+def _update(workload: Workload, facts: _Facts, choices: _Choices, hidden: int = 0) -> Update:
+    text = (workload.optimizer or "").strip()
+    if not text or re.match(r"not stated|unknown|default", text.lower()):
+        text = "AdamW"
+        choices.pick("optimizer", text, (), "the optimizer is not stated: AdamW assumed")
+    if "master" in (workload.weights or "") and "master" not in text:
+        text += ", fp32 master weights"
+    return update_of(
+        text,
+        library=facts.library,
+        weights=facts.weights,
+        hidden=hidden,
+        single_loop=facts.does("adam_loop") == "single",
+        offloaded=_offloaded(workload),
+    )
+
+
+def _division(workload: Workload) -> Division:
+    return division_of(workload.parallel, workload.parallelism, workload.gpus)
+
+
+def _offloaded(workload: Workload) -> frozenset[str]:
+    division = _division(workload)
+    return offloaded_of(workload.offload, workload.parallelism, workload.optimizer or "", division)
 
 
 def _is_sharded_mixed(workload: Workload) -> bool:
     """FSDP with a mixed-precision policy computes in the gathered type; autocast has nothing to cast."""
-    return "FSDP" in workload.parallel and "mixed" in (workload.autocast or "")
+    return _division(workload).kind == "FSDP" and "mixed" in (workload.autocast or "")
 
 
-def _parallel_job(workload: Workload, facts: _Facts, job: Job) -> Job:
-    kind = workload.parallel
-    if "FSDP" in kind:
-        _, pipeline, _ = _divisions(workload)
-        ways = max(1, workload.gpus // pipeline)
+def _parallel_job(workload: Workload, facts: _Facts, job: Job, choices: _Choices) -> Job:
+    division = _division(workload)
+    if division.kind == "FSDP":
         mixed = facts.autocast if facts.weights is float32 else None
         classic = facts.library != "torchtitan" and "FSDP2" not in workload.parallelism
         sharding = Sharding(
-            ways,
+            division.group,
             mixed if _is_sharded_mixed(workload) else None,
             float32 if mixed and _is_sharded_mixed(workload) else None,
+            reshard_after_forward=not division.keeps_whole,
             copies_out=not classic,
-            offload="param" in workload.offload,
+            offload="params" in _offloaded(workload),
         )
         return replace(
             job,
             sharding=sharding,
             separate_ends=not classic,
-            processes=ways,
+            processes=division.group,
             loads_whole="checkpoint load before sharding" in workload.assumption,
         )
-    if "ZeRO" in kind:
-        return _zero_job(workload, facts, job)
-    if "DDP" in kind and workload.gpus > 1:
-        return replace(job, buckets=True)
+    if division.kind == "ZeRO":
+        return _zero_job(workload, facts, job, division, choices)
+    if division.kind == "DDP" and workload.gpus > 1:
+        return replace(job, buckets=not _buckets_are_views(workload))
     return job
+
+
+def _buckets_are_views(workload: Workload) -> bool:
+    """Whether gradients live in the buckets of DDP (`gradient_as_bucket_view=True`)."""
+    return re.search(r"bucket[\s_]view", workload.parallelism.lower()) is not None
 
 
 #: DeepSpeed's default `reduce_bucket_size` and `allgather_bucket_size`, in elements.
 ZERO_BUCKET = 500_000_000
 
 
-def _zero_job(workload: Workload, facts: _Facts, job: Job) -> Job:
-    text = workload.parallelism.lower() + " " + kind_text(workload)
+def _zero_job(workload: Workload, facts: _Facts, job: Job, division: Division, choices: _Choices) -> Job:
     half = facts.autocast or (facts.weights if facts.weights is not float32 else None)
     weights = half or float32
-    on_host = "optimizer" in workload.offload
-    if "zero-3" in text or "zero3" in text:
-        sharding = Sharding(workload.gpus, None, None, copies_out=True, offload="param" in workload.offload)
+    offloaded = _offloaded(workload)
+    on_host = "optimizer" in offloaded
+    stage = division.stage
+    if not stage and workload.gpus > 1:
+        sentence = "the stage of ZeRO is not stated: 2 assumed"
+        stage = int(choices.pick("zero_stage", 2, (1, 3), sentence))
+    if stage == 3:
+        sharding = Sharding(workload.gpus, None, None, copies_out=True, offload="params" in offloaded)
         return replace(
             job,
             weights=weights,
@@ -507,20 +458,15 @@ def _zero_job(workload: Workload, facts: _Facts, job: Job) -> Job:
             static_bytes=0,
         )
     bucket = 2 * ZERO_BUCKET * weights.itemsize
-    first = "zero-1" in text or "zero1" in text or "stage 1" in text
     return replace(
         job,
         weights=weights if job.frozen is False else job.weights,
         autocast=None,
-        zero=1 if first else 2,
+        zero=1 if stage == 1 else 2,
         zero_on_host=on_host,
         processes=workload.gpus,
         static_bytes=min(bucket, _model_bytes(job)),
     )
-
-
-def kind_text(workload: Workload) -> str:
-    return workload.parallel.lower()
 
 
 def _model_bytes(job: Job) -> int:
@@ -571,14 +517,32 @@ def _inference_job(
 # --------------------------------------------------------------------------- encoders and images
 
 
+def _beside(
+    workload: Workload, facts: _Facts, choices: _Choices
+) -> tuple[Beside, Callable[[str], bool] | None]:
+    """What is put into a library model, and which of its own parameters are trained where not all are."""
+    quantised = _quantised(workload)
+    part = part_of(workload.peft)
+    if part is not None or not method_of(workload.peft):
+        return Beside(None, quantised), part
+    if prompt_of(workload) is not None:
+        raise Unsupported("learned prompts", "they are modelled for decoders only")
+    adapter = adapter_of(workload.peft or {}, facts.library, facts.installed, choices)
+
+    def is_head(name: str) -> bool:
+        # peft trains the head of a classification task
+        return name.startswith(("classifier", "score", "classification_head"))
+
+    return Beside(adapter, quantised), is_head
+
+
 def _encoder_job(workload: Workload, facts: _Facts, config: Mapping[str, Any], choices: _Choices) -> Job:
     fields = dict(config)
     kind = str(fields.pop("model_type"))
     if kind not in ENCODERS:
         raise Unsupported(f"model_type {kind!r}", "no family for described jobs has this architecture yet")
-    if workload.peft is not None:
-        raise Unsupported("peft on encoders", "adapters are modelled for decoders only")
-    attention = "eager" if "eager" in (workload.attention or "") else facts.does("encoder_attention")
+    beside, trained = _beside(workload, facts, choices)
+    attention = "eager" if writes_attention_out(workload.attention) else facts.does("encoder_attention")
     subject = TokenClassifier(
         kind,
         {**fields, "num_labels": workload.classes or 2},
@@ -587,6 +551,8 @@ def _encoder_job(workload: Workload, facts: _Facts, config: Mapping[str, Any], c
         workload.seq_len or int(choices.pick("seq_len", 512, (128,), "512 tokens assumed")),
         _checkpointing(workload, choices) == "full" if workload.task == "train" else False,
         "n_layers" if kind == "distilbert" else "num_hidden_layers",
+        beside=beside,
+        compute=facts.weights,
     )
     job = Job(
         subject,
@@ -597,22 +563,23 @@ def _encoder_job(workload: Workload, facts: _Facts, config: Mapping[str, Any], c
         torch_version=facts.torch_version,
         loading=workload.task == "load",
         processes=workload.gpus,
+        frozen=trained is not None,
+        trainable=trained,
     )
     if workload.task != "train":
         return job
     job = replace(
         job,
-        update=_update(workload, facts, False),
+        update=_update(workload, facts, choices),
         accumulates=(workload.accumulation or 1) > 1 or facts.does("zero_grad") == "zeros",
     )
-    return _parallel_job(workload, facts, job)
+    return _parallel_job(workload, facts, job, choices)
 
 
 def _seq2seq_job(workload: Workload, facts: _Facts, config: Mapping[str, Any], choices: _Choices) -> Job:
     fields = dict(config)
     kind = str(fields.pop("model_type"))
-    if workload.peft is not None:
-        raise Unsupported("peft on encoder-decoders", "adapters are modelled for decoders only")
+    beside, trained = _beside(workload, facts, choices)
     if workload.task not in ("train", "load"):
         raise Unsupported(f"task {workload.task!r}", "generation is modelled for decoders only")
     length = workload.seq_len or _length_of(workload.assumption)
@@ -628,7 +595,7 @@ def _seq2seq_job(workload: Workload, facts: _Facts, config: Mapping[str, Any], c
         source = target = stated
     text = workload.attention or ""
     usual = facts.does("t5_attention" if kind in ("t5", "mt5") else "seq2seq_attention")
-    eager = "eager" in text or (usual == "eager" and (not text or kind in ("t5", "mt5")))
+    eager = writes_attention_out(text) or (usual == "eager" and (not text or kind in ("t5", "mt5")))
     subject = EncoderDecoder(
         kind,
         fields,
@@ -637,6 +604,8 @@ def _seq2seq_job(workload: Workload, facts: _Facts, config: Mapping[str, Any], c
         source,
         target,
         _checkpointing(workload, choices) == "full" if workload.task == "train" else False,
+        beside=beside,
+        compute=facts.weights,
     )
     job = Job(
         subject,
@@ -647,15 +616,17 @@ def _seq2seq_job(workload: Workload, facts: _Facts, config: Mapping[str, Any], c
         torch_version=facts.torch_version,
         loading=workload.task == "load",
         processes=workload.gpus,
+        frozen=trained is not None,
+        trainable=trained,
     )
     if workload.task != "train":
         return job
     job = replace(
         job,
-        update=_update(workload, facts, False),
+        update=_update(workload, facts, choices),
         accumulates=(workload.accumulation or 1) > 1 or facts.does("zero_grad") == "zeros",
     )
-    return _parallel_job(workload, facts, job)
+    return _parallel_job(workload, facts, job, choices)
 
 
 def _length_of(text: str) -> int | None:
@@ -669,16 +640,15 @@ def _image_job(workload: Workload, facts: _Facts, choices: _Choices) -> Job:
 
     name = vision.resolve(_required(workload.model, "model"))
     image = workload.image or vision.image_size(name)
-    manual = "manual" in (workload.attention or "") or "eager" in (workload.attention or "")
     subject = ImageClassifier(
         name,
         int(_required(workload.micro_batch, "micro_batch")),
         image,
         workload.classes or 1000,
         facts.weights,
-        checkpointing=workload.checkpointing == "true",
+        checkpointing=workload.task == "train" and _checkpointing(workload, choices) == "full",
         fused=workload.compiled,
-        attention="eager" if manual else "sdpa",
+        attention="eager" if writes_attention_out(workload.attention) else "sdpa",
     )
     job = Job(
         subject,
@@ -690,6 +660,6 @@ def _image_job(workload: Workload, facts: _Facts, choices: _Choices) -> Job:
         processes=workload.gpus,
     )
     if workload.task == "train":
-        job = replace(job, update=_update(workload, facts, False))
-        job = _parallel_job(workload, facts, job)
+        job = replace(job, update=_update(workload, facts, choices))
+        job = _parallel_job(workload, facts, job, choices)
     return job

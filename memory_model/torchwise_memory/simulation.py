@@ -23,6 +23,7 @@ from torchwise_memory.report import Phase
 from torchwise_memory.runtime.contexts import Autocast, GradMode
 from torchwise_memory.runtime.device import CPU
 from torchwise_memory.runtime.dtypes import DType, uint8
+from torchwise_memory.runtime.errors import Unsupported
 from torchwise_memory.runtime.ledger import StorageKind
 from torchwise_memory.runtime.tensor import Parameter, Tensor
 from torchwise_memory.runtime.world import World
@@ -283,6 +284,8 @@ def _step(w: World, job: Job, depth: int) -> _Places:
     held = [_held(w, job.static_bytes, StorageKind.WORKSPACE)]
     parameters = [p for _, p in model.walk_parameters()]
     counts = (_count(model, parameters), sum(p.numel for p in parameters if p.requires_grad))
+    if job.training and not job.loading and not counts[1]:
+        raise Unsupported("this job", "none of the model's parameters would be trained")
     if job.sharding is not None:
         _shard(w, job, model)
     held.append(_held(w, whole, StorageKind.WEIGHTS))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from torchwise_memory.adapting import places_called
+from torchwise_memory.families.adapted import adapt
 from torchwise_memory.families.decoder import Decoder, DecoderShape, Style
-from torchwise_memory.families.projections import Projections, PromptShape
+from torchwise_memory.families.projections import Adapter, Projections, PromptShape, Quantised
 from torchwise_memory.modules.base import Module, call
 from torchwise_memory.modules.ops import method
-from torchwise_memory.runtime.dtypes import DType, int64, uint8
+from torchwise_memory.runtime.dtypes import DType, float32, int64, uint8
 from torchwise_memory.runtime.ledger import StorageKind
 from torchwise_memory.runtime.tensor import Tensor
 from torchwise_memory.runtime.world import World
@@ -58,6 +60,21 @@ class DecoderSubject:
 
 
 @dataclass(frozen=True, slots=True)
+class Beside:
+    """What is put into a library model: adapters, packed weights, or neither."""
+
+    adapter: Adapter | None = None
+    quantised: Quantised | None = None
+
+    def put(self, w: World, model: Module, compute: DType) -> None:
+        if self.adapter is not None or self.quantised is not None:
+            adapt(w, model, self.adapter, self.quantised, compute, places_called)
+
+
+PLAIN = Beside()
+
+
+@dataclass(frozen=True, slots=True)
 class TokenClassifier:
     """An encoder of transformers with a classification head."""
 
@@ -69,6 +86,8 @@ class TokenClassifier:
     checkpointing: bool = False
     depth_field: str = "num_hidden_layers"
     head: str = "AutoModelForSequenceClassification"
+    beside: Beside = PLAIN
+    compute: DType = float32
 
     @property
     def layers(self) -> int:
@@ -81,8 +100,11 @@ class TokenClassifier:
 
         config = families.config_of(self.kind, **{**self.config, self.depth_field: layers})
         model = families.build(w, self.head, config, w.default_dtype, self.attention)
+        self.beside.put(w, model, self.compute)
         if self.checkpointing:
             model.gradient_checkpointing_enable(w, {"use_reentrant": False})
+            if self.beside.adapter is not None:
+                model.enable_input_require_grads(w)
         return model.to(w, "cuda")
 
     def blocks(self, model: Module) -> list[Module]:
@@ -110,6 +132,8 @@ class EncoderDecoder:
     source: int
     target: int
     checkpointing: bool = False
+    beside: Beside = PLAIN
+    compute: DType = float32
 
     @property
     def layers(self) -> int:
@@ -121,8 +145,11 @@ class EncoderDecoder:
         config = families.config_of(self.kind, **self.config)
         head = "AutoModelForSpeechSeq2Seq" if self.kind == "whisper" else "AutoModelForSeq2SeqLM"
         model = families.build(w, head, config, w.default_dtype, self.attention)
+        self.beside.put(w, model, self.compute)
         if self.checkpointing:
             model.gradient_checkpointing_enable(w, {"use_reentrant": False})
+            if self.beside.adapter is not None:
+                model.enable_input_require_grads(w)
         return model.to(w, "cuda")
 
     def blocks(self, model: Module) -> list[Module]:

@@ -24,6 +24,7 @@ from torchwise_memory.simulation import Simulated, simulate
 from torchwise_memory.verdict import device_peak, verdict
 from torchwise_memory.versions import Installed, Version, date_of
 from torchwise_memory.versions import read as read_version
+from torchwise_memory.wording import task_of
 
 MAX_ALTERNATIVES = 6
 
@@ -119,7 +120,7 @@ def read(row: Mapping[str, Any]) -> Workload:
         config=_mapping(row, "config"),
         parameters=_integer(row, "params_count"),
         trainable=_integer(row, "trainable_params"),
-        task=_text(row, "task") or "train",
+        task=_task(row),
         gpu=_text(row, "gpu"),
         gpus=_integer(row, "n_gpus") or 1,
         parallel=_text(row, "parallel_class") or "none",
@@ -151,6 +152,13 @@ def read(row: Mapping[str, Any]) -> Workload:
     )
 
 
+def _task(row: Mapping[str, Any]) -> str:
+    try:
+        return task_of(_text(row, "task"))
+    except Unsupported as error:
+        raise WorkloadError(str(error)) from None
+
+
 def _text(row: Mapping[str, Any], name: str) -> str | None:
     value = row.get(name)
     if value is None or isinstance(value, str):
@@ -159,9 +167,12 @@ def _text(row: Mapping[str, Any], name: str) -> str | None:
 
 
 def _integer(row: Mapping[str, Any], name: str) -> int | None:
-    value = row.get(name)
+    value: object = row.get(name)
     if value is None:
         return None
+    said = re.fullmatch(r"(\d[\d,_]*)\s*([kK]?)", value.strip()) if isinstance(value, str) else None
+    if said is not None:
+        value = int(re.sub(r"[,_]", "", said[1])) * (1024 if said[2] else 1)
     if isinstance(value, bool) or not isinstance(value, int | float) or value < 0 or value % 1 != 0:
         raise WorkloadError(f"{name}: expected a whole number of at least 0, found {value!r}")
     return int(value)
@@ -230,7 +241,7 @@ def run(workload: Workload, calibrated: bool = True) -> Answer:
 
     calibrated: widen the hull of what was run by the modelling error.
     """
-    card = _card(workload.gpu)
+    card, larger = _cards(workload.gpu)
     try:
         first, choices = job_of(workload, Options(), card)
         simulated = simulate(first)
@@ -252,7 +263,22 @@ def run(workload: Workload, calibrated: bool = True) -> Answer:
         allocated, reserved = widened(allocated, "allocated"), widened(reserved, "reserved")
     need = needed_bytes(kept)
     needs = [need, *(need * other // max(simulated.allocated, 1) for other in others)]
-    return _answer(workload, card, simulated, allocated, reserved, choices, needs)
+    answered = _answer(workload, card, simulated, allocated, reserved, choices, needs)
+    if larger is not None and not _agree(answered.verdict, answered.fits(larger, workload.gpus).verdict):
+        # a card of this name would do and another would not
+        return replace(answered, verdict=Verdict.BORDERLINE)
+    return answered
+
+
+def _agree(one: Verdict, other: Verdict) -> bool:
+    fits = (Verdict.FITS, Verdict.PROBABLY_FITS)
+    return (one in fits) == (other in fits)
+
+
+def _no_card(name: str | None) -> str:
+    if not name or re.match(r"not stated|unknown", name.lower()):
+        return "the card is not stated"
+    return f"the card {name!r} is not known"
 
 
 def _hull(point: int, others: list[int]) -> Interval:
@@ -281,7 +307,7 @@ def _answer(
     return Answer(
         Peak(allocated, reserved, device),
         judged.verdict if judged is not None else Verdict.UNKNOWN,
-        "" if card is not None else "the card is not known",
+        "" if card is not None else _no_card(workload.gpu),
         simulated.phase,
         None if divided else simulated.parameters,
         None if divided else simulated.trainable,
@@ -327,13 +353,14 @@ def plan_of(workload: Workload) -> dict[str, PlanField]:
     return {name: PlanField(value, Source.CONFIGURED) for name, value in stated.items() if value is not None}
 
 
-def _card(name: str | None) -> Gpu | None:
+def _cards(name: str | None) -> tuple[Gpu | None, Gpu | None]:
+    """The card, and the largest that the name may mean where it leaves that open."""
     if name is None:
-        return None
+        return None, None
     try:
-        return hardware.find(name)
+        return hardware.find(name), hardware.largest_meant(name)
     except LookupError:
-        return None
+        return None, None
 
 
 def _with_context(card: Gpu, workload: Workload) -> Gpu:

@@ -93,9 +93,9 @@ class Projections:
 
 
 def targeted(targets: frozenset[str], name: str) -> bool:
-    """A fused layer has an adapter when one of its parts is meant."""
+    """A fused layer has an adapter when one of its parts is meant, and a part when the fused one is."""
     parts = {"qkv": {"q", "k", "v"}, "gate_up": {"gate", "up"}}.get(name, set())
-    return name in targets or bool(parts & targets)
+    return name in targets or bool(parts & targets) or (name in ("q", "k", "v") and "qkv" in targets)
 
 
 class Projection(Module):

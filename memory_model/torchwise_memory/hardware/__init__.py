@@ -87,6 +87,26 @@ def find(name: str) -> Gpu:
     raise UnknownGpuError(name, _suggestions(name))
 
 
+def largest_meant(name: str) -> Gpu | None:
+    """The largest card that the words may mean where they say that the size is open, or name several."""
+    if re.search(r"(size|memory) (is )?(not stated|unknown)|unknown size", name.lower()):
+        least = find(name)
+        alike = [gpu for gpu in gpus() if _is_alike(gpu, least) and "-mig-" not in gpu.name]
+        return max(alike, key=lambda gpu: gpu.total_bytes)
+    parts = _parts(name)
+    if len(parts) < 2:
+        return None
+    try:
+        return max((find(part) for part in parts), key=lambda gpu: gpu.total_bytes)
+    except UnknownGpuError:
+        return None
+
+
+def _parts(name: str) -> list[str]:
+    """ "RTX 3090 or 4090" -> both."""
+    return [part.strip() for part in re.split(r"\s+or\s+|/|,|\s+and\s+", name.lower()) if part.strip()]
+
+
 def _slice(name: str) -> Gpu | None:
     """A part of a card, by the name of its MIG profile and, where it is said, that of the card."""
     profile = re.search(r"\b([1-7])g[ ._]?(\d+)\s?gb\b", name.lower())
@@ -133,7 +153,7 @@ def _sliced(whole: Gpu, row: _SliceRow) -> Gpu:
 
 def _either(name: str) -> Gpu | None:
     """The smallest of the cards that are named; a word before the first goes for all ("RTX 3090 or 4090")."""
-    parts = [part.strip() for part in re.split(r"\s+or\s+|/|,|\s+and\s+", name.lower()) if part.strip()]
+    parts = _parts(name)
     if len(parts) < 2:
         return None
     found: list[Gpu] = []

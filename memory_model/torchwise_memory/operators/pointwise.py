@@ -578,7 +578,7 @@ def _linear_values(
     result: Tensor, input: Operand, other: Operand, alpha: Scalar, swapped: bool = False
 ) -> None:
     """Elements of input + alpha * other (swapped: the other way round), where they are known."""
-    if not isinstance(alpha, int | float):
+    if result.storage.device.type != "cpu" or not isinstance(alpha, int | float):
         return
     factor = float(alpha) if isinstance(alpha, float) else int(alpha)
     first, second = (other, input) if swapped else (input, other)

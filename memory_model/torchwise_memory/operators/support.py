@@ -170,6 +170,14 @@ def _described(value: object) -> str:
 
 def result_type(w: World, *operands: Operand) -> DType:
     """`torch.result_type`: sized tensors outrank zero-dimensional ones, which outrank plain numbers."""
+    if len(operands) == 2:
+        a, b = operands
+        if isinstance(a, Tensor):
+            if isinstance(b, Tensor):
+                if a.dtype is b.dtype:
+                    return a.dtype
+            elif a.dtype.category == FLOATING and isinstance(b, int | float):
+                return a.dtype
     groups: list[DType | None] = [None, None, None]
     for operand in operands:
         if isinstance(operand, Tensor):
@@ -218,10 +226,10 @@ def _combined(higher: DType | None, lower: DType | None) -> DType | None:
 
 def elementwise(w: World, name: str, dtype: DType, *tensors: Tensor) -> Tensor:
     """The result of an elementwise operator over broadcast tensors, in TensorIterator's layout."""
-    first = tensors[0]
-    if len(tensors) == 1 or all(t.shape == first.shape for t in tensors):
+    first, others = tensors[0], tensors[1:]
+    if all(t.shape == first.shape for t in others):
         shape: Shape = first.shape
-        if is_contiguous(shape, first.strides) and len(tensors) == 1:
+        if not others and is_contiguous(shape, first.strides):
             strides = None
         elif is_dense(shape, first.strides) and 0 not in first.strides:
             strides = first.strides
@@ -229,14 +237,15 @@ def elementwise(w: World, name: str, dtype: DType, *tensors: Tensor) -> Tensor:
             strides = elementwise_strides(shape, [(t.shape, t.strides) for t in tensors])
     else:
         shape = first.shape
-        for tensor in tensors[1:]:
+        for tensor in others:
             common = broadcast(shape, tensor.shape)
             if common is None:
                 raise Unsupported(name, f"shapes {tuple(shape)} and {tuple(tensor.shape)} do not broadcast")
             shape = common
         sized = [(t.shape, t.strides) for t in tensors if t.shape]
         strides = elementwise_strides(shape, sized) if sized else None
-    return w.new(shape, dtype, name, _common_device(name, tensors), strides)
+    device = first.storage.device if not others else _common_device(name, tensors)
+    return w.new(shape, dtype, name, device, strides)
 
 
 def _common_device(name: str, tensors: Sequence[Tensor]) -> Device:

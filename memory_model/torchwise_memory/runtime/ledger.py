@@ -89,18 +89,19 @@ class Record:
     """The life of one storage on the card.
 
     key: unique in the world. bytes: requested, block_bytes: counted by the allocator. born/died: sequence
-    numbers of ledger events (died None: alive). kinds: changes of kind as (sequence number, kind), the first
-    at birth.
+    numbers of ledger events (died None: alive). kind: the latest; changes: sequence numbers at which it
+    changed, each with the kind before.
     """
 
     __slots__ = (
         "block_bytes",
         "born",
         "bytes",
+        "changes",
         "died",
         "dtype",
         "key",
-        "kinds",
+        "kind",
         "module_path",
         "operator",
         "origin",
@@ -126,7 +127,8 @@ class Record:
         self.died: int | None = None
         self.bytes = bytes
         self.block_bytes = block_bytes
-        self.kinds = [(key, kind)]
+        self.kind = kind
+        self.changes: list[tuple[int, StorageKind]] | None = None
         self.operator = operator
         self.dtype = dtype
         self.shape = shape
@@ -135,16 +137,18 @@ class Record:
         self.module_path = module_path
 
     @property
-    def kind(self) -> StorageKind:
-        return self.kinds[-1][1]
+    def kinds(self) -> list[tuple[int, StorageKind]]:
+        """(since which event, kind), the first at birth."""
+        changes = self.changes or []
+        since = [self.born, *(sequence for sequence, _ in changes)]
+        return list(zip(since, [*(kind for _, kind in changes), self.kind], strict=True))
 
     def kind_at(self, sequence: int) -> StorageKind:
         """The kind the storage had just after event `sequence`."""
-        found = self.kinds[0][1]
-        for since, kind in self.kinds:
-            if since <= sequence:
-                found = kind
-        return found
+        for until, before in self.changes or ():
+            if sequence < until:
+                return before
+        return self.kind
 
 
 _DEFAULT_KIND = {
@@ -218,7 +222,10 @@ class Ledger:
         """From now on the storage counts as `kind` (a temporary that becomes a `.grad`, say)."""
         if record.kind is not kind:
             self.sequence += 1
-            record.kinds.append((self.sequence, kind))
+            if record.changes is None:
+                record.changes = []
+            record.changes.append((self.sequence, record.kind))
+            record.kind = kind
 
     def watch(self) -> None:
         """Start (again) to look for the peak; what is alive now belongs to it."""

@@ -38,8 +38,9 @@ class Storage:
             self.block, self.record = ledger.birth(bytes, operator, dtype, shape, kind)
 
     def __del__(self) -> None:
-        if self.block is not None and self.record is not None:
-            self.ledger.death(self.block, self.record)
+        block, record = self.block, self.record
+        if block is not None and record is not None:
+            self.ledger.death(block, record)
 
     def mark(self, kind: StorageKind) -> None:
         """Let the storage count as `kind` from now on."""
