@@ -487,7 +487,9 @@ def _wiping(trace: Trace, window: _Window) -> Clear | None:
 def _leaks(trace: Trace, window: _Window) -> bool:
     """Does a window that began in one epoch end in the next, although the count begins anew?"""
     epochs = [turn for turn in window.loops[:-1] if not turn.loop.is_call]
-    return bool(epochs) and window.guard.test == "counted" and _restarts(trace, window)
+    # Two turns of a loop that looks at no counter itself fill a window of two: they tell nothing of a rest.
+    is_counted = window.loops[-1].loop.window and window.guard.test == "counted"
+    return bool(epochs) and is_counted and _restarts(trace, window)
 
 
 def _restarts(trace: Trace, window: _Window) -> bool:

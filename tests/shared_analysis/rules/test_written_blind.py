@@ -167,3 +167,83 @@ def test_a_loop_that_is_left_before_the_window_that_is_not_full() -> None:
 def test_a_name_for_the_end_of_a_window_alone() -> None:
     text = TAIL.format(test="last = (i + 1) % window == 0", use="last")
     check("accumulation-tail-dropped", text.replace("if last:", "if last:  # here"))
+
+
+def test_a_counter_of_an_object_goes_on_in_the_next_epoch() -> None:
+    check(
+        "accumulation-tail-dropped",
+        """
+        import torch
+        from torch import nn
+
+
+        class Learner:
+            def __init__(self, model, window):
+                self.model, self.window, self.pending = model, window, 0
+                self.optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+            def micro_step(self, x, y):
+                (nn.functional.cross_entropy(self.model(x), y) / self.window).backward()
+                self.pending += 1
+                if self.pending == self.window:
+                    self.optimizer.step()
+                    self.optimizer.zero_grad()
+                    self.pending = 0
+
+
+        def run(model, loader):
+            learner = Learner(model, 4)
+            for epoch in range(10):
+                for x, y in loader:
+                    learner.micro_step(x, y)
+        """,
+    )
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "nn.CrossEntropyLoss().cuda()",
+        "nn.CrossEntropyLoss().cuda(gpu)",
+        "nn.CrossEntropyLoss(ignore_index=255).to(device)",
+        "nn.CrossEntropyLoss().to(device, non_blocking=True).train()",
+    ],
+)
+def test_a_loss_that_is_moved_is_the_same_loss(made: str) -> None:
+    check(
+        "retained-graph",
+        f"""
+        import torch
+        from torch import nn
+
+
+        def train(model, loader, device, gpu):
+            model.to(device)
+            criterion = {made}
+            criterion.to(device)
+            optimizer = torch.optim.SGD(model.parameters(), 0.1)
+            total = 0
+            for x, y in loader:
+                loss = criterion(model(x), y)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                total += loss  # here
+        """,
+    )
+
+
+def test_a_loss_whose_forward_is_called_by_name() -> None:
+    check(
+        "double-softmax",
+        """
+        from torch import nn
+
+        model = nn.Sequential(nn.Linear(8, 4), nn.Softmax(dim=1))
+        criterion = nn.CrossEntropyLoss().cuda()
+
+
+        def step(x, y):
+            criterion.forward(model(x), y).backward()  # here
+        """,
+    )
