@@ -21,6 +21,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from torchwise_analysis.cache_folder import default_folder
+from torchwise_analysis.source.collector import collector_paused
 
 _EDITS = re.compile(r"\bsys\s*\.\s*path\b")
 #: jedi evaluates the whole file; a longer one is left alone.
@@ -58,8 +59,9 @@ def folders_by_jedi(path: str, text: str, roots: Sequence[str]) -> tuple[str, ..
         environment_path=None,
     )
     try:
-        script = jedi.Script(text, path=path, project=project, environment=InterpreterEnvironment())
-        found = check_sys_path_modifications(script._get_module_context())
+        with collector_paused():
+            script = jedi.Script(text, path=path, project=project, environment=InterpreterEnvironment())
+            found = check_sys_path_modifications(script._get_module_context())
     except Exception:  # a fault of jedi on odd code means no more than that nothing was found
         return ()
     return _distinct(str(folder) for folder in found)

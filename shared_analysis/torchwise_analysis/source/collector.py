@@ -9,7 +9,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def collector_paused() -> Generator[None, None, None]:
-    """Nodes never form cycles, and looking for some while a file of them is made triples the time."""
+    """Nodes never form cycles, and looking for some while a file of them is made triples the time.
+
+    It is afterwards as it was before, whatever was called in between: parso, which jedi parses with, turns it on.
+    """
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -17,3 +20,5 @@ def collector_paused() -> Generator[None, None, None]:
     finally:
         if was_enabled:
             gc.enable()
+        else:
+            gc.disable()
