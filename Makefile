@@ -3,6 +3,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTHON := $(BIN)/python
 TORCH_VENV := .venv-torch
+# of files in packages: the same source gives the same bytes
+SOURCE_DATE_EPOCH ?= 1580601600
 CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/torchwise-editors
 
 .DEFAULT_GOAL := help
@@ -79,7 +81,7 @@ bundle: setup  ## the server with its libraries, for this platform: vscode-exten
 	$(PYTHON) scripts/bundle_server.py
 
 vsix: bundle node_modules/.package-lock.json  ## the VS Code extension with its server: vscode-extension/torchwise.vsix
-	npm run --silent package --workspace vscode-extension -- \
+	TZ=UTC LC_ALL=C SOURCE_DATE_EPOCH=$(SOURCE_DATE_EPOCH) npm run --silent package --workspace vscode-extension -- \
 		--target $$($(PYTHON) scripts/bundle_server.py --target)
 	@ls -lh vscode-extension/torchwise.vsix
 

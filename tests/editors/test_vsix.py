@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import shutil
 import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
+from tests.packages.test_pythons import VERSIONS, interpreter
 from tests.server.lsp.editor import launched
 
 HERE = Path(__file__).parent
-VSIX = Path(os.environ.get("VSIX") or HERE.parents[1] / "vscode-extension" / "torchwise.vsix")
+ROOT = HERE.parents[1]
+VSIX = Path(os.environ.get("VSIX") or ROOT / "vscode-extension" / "torchwise.vsix")
 LIBS = "extension/bundled/libs/"
 
 
@@ -41,10 +45,11 @@ def extension(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def bare_pythons() -> Iterator[str]:
-    """Installations without torchwise: the one below this environment, and others that are found."""
+    """Installations without torchwise: the one below this environment, and of other versions where found."""
+    own = f"{sys.version_info[0]}.{sys.version_info[1]}"
     names = [str(Path(sys.base_prefix) / "bin" / "python3")]
-    names += [found for minor in range(10, 15) if (found := shutil.which(f"python3.{minor}"))]
-    for name in dict.fromkeys(names):
+    names += [found for version in VERSIONS if version != own and (found := interpreter(version))]
+    for name in names:
         script = "import sys; sys.exit(sys.version_info < (3, 10) or sys.prefix != sys.base_prefix)"
         if subprocess.run([name, "-I", "-c", script], capture_output=True, check=False).returncode == 0:
             yield name
@@ -103,3 +108,39 @@ def test_without_the_package_the_environment_is_used_or_named(extension: Path, t
     )  # fmt: skip
     assert done.returncode == 3
     assert done.stderr.startswith(f"torchwise is not installed for {Path(bare).parent}")
+
+
+def test_only_what_the_server_reads_is_in_the_package(extension: Path) -> None:
+    libs = extension / "bundled" / "libs"
+    names = [path.relative_to(libs).as_posix() for path in libs.rglob("*") if path.is_file()]
+    assert [
+        name for name in names if re.search(r"/tests?/|_cache/|\.pyc$|/RECORD$|direct_url|/live/", name)
+    ] == []
+    for version in VERSIONS:
+        built = [name for name in names if f"native.cpython-{version.replace('.', '')}-" in name]
+        assert len(built) == 1 or sys.platform == "win32", version
+    licences = {name.partition("/")[0] for name in names if re.search(r"(?i)licen[cs]e", name)}
+    assert {path.name for path in libs.glob("*.dist-info")} <= licences
+
+
+@pytest.mark.skipif(not (ROOT / "node_modules/.bin/vsce").exists(), reason="needs node_modules: npm ci")
+def test_a_package_made_elsewhere_and_later_is_the_same(tmp_path: Path) -> None:
+    # below the repository, where Node finds its modules
+    copy = ROOT / "build" / "package-again"
+    shutil.rmtree(copy, ignore_errors=True)
+    ignored = shutil.ignore_patterns("node_modules", "dist", "*.vsix", "__pycache__")
+    shutil.copytree(ROOT / "vscode-extension", copy, ignore=ignored, copy_function=shutil.copy)
+    with zipfile.ZipFile(VSIX) as package:
+        manifest = package.read("extension.vsixmanifest").decode()
+        moments = {entry.date_time for entry in package.infolist()}
+    assert len(moments) == 1
+    (target,) = re.findall(r'TargetPlatform="([\w-]+)"', manifest)
+    again = tmp_path / "again.vsix"
+    seconds = (datetime(*moments.pop(), tzinfo=timezone.utc)).timestamp()
+    environment = {**os.environ, "TZ": "UTC", "LC_ALL": "C", "SOURCE_DATE_EPOCH": str(int(seconds))}
+    words = ["npm", "run", "--silent", "package", "--", "--target", target, "--out", str(again)]
+    done = subprocess.run(words, cwd=copy, env=environment, capture_output=True, text=True, check=False)
+    shutil.rmtree(copy)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not re.search(r"(?i)warn", done.stdout + done.stderr), done.stdout
+    assert again.read_bytes() == VSIX.read_bytes(), "make vsix, if the sources have changed since"

@@ -5,6 +5,7 @@ These tests need a package index and take minutes; `make test-packages` runs the
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -17,6 +18,8 @@ from pathlib import Path
 import pytest
 from tests.integrations.test_action import FAULTY, git
 from tests.packages.test_artifacts import PROJECT, ROOT, build
+
+from torchwise_server import __version__
 
 pytestmark = [
     pytest.mark.packages,
@@ -77,6 +80,29 @@ def test_it_works_alone_and_brings_no_torch(wheel: Path, tmp_path: Path, version
     asked = "import torchwise_server.lsp.main, torchwise_server.lsp.server"
     done = run(python, "-c", asked, cwd=project)
     assert done.returncode == 0, done.stderr
+
+
+def test_two_bundles_for_vs_code_are_the_same_files(tmp_path: Path) -> None:
+    digests = []
+    source = tmp_path / "source"  # a copy: nobody edits it meanwhile
+    ignored = shutil.ignore_patterns(".venv*", "node_modules", "__pycache__", ".git", "bundled", ".*_cache")
+    shutil.copytree(ROOT, source, ignore=ignored, symlinks=True)
+    for name in ("one", "two"):
+        script = source / "scripts/bundle_server.py"
+        done = run(sys.executable, script, "--into", tmp_path / name / "libs", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        files = sorted(path for path in (tmp_path / name).rglob("*") if path.is_file())
+        digests.append(
+            {
+                str(path.relative_to(tmp_path / name)): (
+                    path.stat().st_mode,
+                    hashlib.sha256(path.read_bytes()).hexdigest(),
+                )
+                for path in files
+            }
+        )
+    assert digests[0] == digests[1]
+    assert f"libs/torchwise-{__version__}.dist-info/METADATA" in digests[0]
 
 
 def test_it_is_typed_for_who_uses_it(wheel: Path, tmp_path: Path) -> None:
