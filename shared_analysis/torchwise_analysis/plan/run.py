@@ -16,6 +16,7 @@ from torchwise_analysis.interp.concrete.interpreter import Interpreter
 from torchwise_analysis.interp.concrete.library.stdlib import set_variable
 from torchwise_analysis.interp.concrete.loops import Measured
 from torchwise_analysis.interp.concrete.statements import ASKS_FOR_VERSION
+from torchwise_analysis.interp.core.frames import with_room
 from torchwise_analysis.names.project import Project
 from torchwise_analysis.plan import fields
 from torchwise_analysis.plan.sources import libraries_read
@@ -102,7 +103,7 @@ def run_script(
 
     def work() -> None:
         try:
-            _run(facts, start, project, sm, choices, change, stop, stated, recovers, fuel)
+            with_room(lambda: _run(facts, start, project, sm, choices, change, stop, stated, recovers, fuel))
         except RecursionError:
             facts.failure = "the script nests deeper than is followed"
         except Exception as error:

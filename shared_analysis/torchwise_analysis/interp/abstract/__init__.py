@@ -13,6 +13,7 @@ from torchwise_analysis.interp.abstract.limits import Limits, StoppedError
 from torchwise_analysis.interp.abstract.runs import FileRun, Memory
 from torchwise_analysis.interp.abstract.static import StaticCache
 from torchwise_analysis.interp.abstract.trace import Silence, Trace
+from torchwise_analysis.interp.core.frames import with_room
 from torchwise_analysis.names.project import Project
 from torchwise_analysis.source.nodes import Module
 
@@ -63,7 +64,7 @@ def run(
         if memory.prepare(module, project, limits):
             static.bound(_MOST_BODIES)
         runs = FileRun(module.path, project, limits, stop, static, reached, memory)
-        runs.run()
+        with_room(runs.run)
     except StoppedError:
         pass
     except Exception as error:  # the border: a fault of ours must not take the file's other findings along
