@@ -62,8 +62,9 @@ def literal(it: Interpreter, value: int, node: nodes.Constant, frame: Frame) -> 
 
 def name(it: Interpreter, node: nodes.Name, frame: Frame) -> Value:
     wanted = node.id
-    if wanted in frame.names:
-        return frame.names[wanted]
+    found = frame.names.get(wanted, MISSING)
+    if found is not MISSING:
+        return found
     scope = frame.outer
     while scope is not None:
         if wanted in scope.names and not scope.is_class:
@@ -74,7 +75,9 @@ def name(it: Interpreter, node: nodes.Name, frame: Frame) -> Value:
 
 def attribute(it: Interpreter, node: nodes.Attribute, frame: Frame) -> Value:
     inner = node.value
-    owner = EXPRESSIONS[inner.__class__](it, inner, frame)
+    owner = frame.names.get(inner.id, MISSING) if isinstance(inner, nodes.Name) else MISSING
+    if owner is MISSING:
+        owner = EXPRESSIONS[inner.__class__](it, inner, frame)
     value = it.find_attribute(owner, node.attr)
     if value is MISSING:
         it.place(node, frame)
@@ -83,8 +86,9 @@ def attribute(it: Interpreter, node: nodes.Attribute, frame: Frame) -> Value:
 
 
 def subscript(it: Interpreter, node: nodes.Subscript, frame: Frame) -> Value:
-    owner = it.evaluate(node.value, frame)
-    index = it.evaluate(node.index, frame)
+    first, second = node.value, node.index
+    owner = EXPRESSIONS[first.__class__](it, first, frame)
+    index = EXPRESSIONS[second.__class__](it, second, frame)
     it.place(node, frame)
     return it.get_item(owner, index)
 
@@ -103,31 +107,39 @@ def call(it: Interpreter, node: nodes.Call, frame: Frame) -> Value:
     callee = EXPRESSIONS[called.__class__](it, called, frame)
     if not node.args and isinstance(callee, Builtin) and callee.name in ("locals", "vars"):
         return dict(frame.names)
+    names = frame.names
     args: list[Value] = []
     for argument in node.args:
-        kind = argument.__class__
-        if kind is nodes.Starred:
-            args.extend(it.iterate(it.evaluate(cast(nodes.Starred, argument).value, frame)))
+        if isinstance(argument, nodes.Name) and argument.id in names:
+            args.append(names[argument.id])
+        elif isinstance(argument, nodes.Starred):
+            args.extend(it.iterate(it.evaluate(argument.value, frame)))
         else:
-            args.append(EXPRESSIONS[kind](it, argument, frame))
+            args.append(EXPRESSIONS[argument.__class__](it, argument, frame))
     keywords: dict[str, Value] = {}
     for keyword in node.keywords:
         given = keyword.value
-        value = EXPRESSIONS[given.__class__](it, given, frame)
         if keyword.name is None:
-            keywords.update(it.as_keywords(value))
+            keywords.update(it.as_keywords(it.evaluate(given, frame)))
+        elif isinstance(given, nodes.Name) and given.id in names:
+            keywords[keyword.name] = names[given.id]
         else:
-            keywords[keyword.name] = value
-        del value
-    it.place(node, frame)
-    if isinstance(callee, Unknown) and isinstance(node.func, nodes.Attribute):
+            keywords[keyword.name] = EXPRESSIONS[given.__class__](it, given, frame)
+    module = frame.module
+    if not module.is_text:
+        # `place`, for what comes most often
+        line = frame.base + node.span.line + 1
+        it.ledger.origin = module.places.get(line) or module.place(line)
+    if isinstance(callee, Builtin):
+        if callee.name == "eval" and len(args) == 1 and isinstance(args[0], str):
+            return value_of_text(it, args[0], frame)
+        return it.call_builtin(callee, args, keywords)
+    if isinstance(callee, Unknown) and isinstance(called, nodes.Attribute):
         if it.recovers:
-            recovery.note_call(it, node.func.attr, (*args, *keywords.values()))
-        elif node.func.attr == "backward" and it.loops.calls:
+            recovery.note_call(it, called.attr, (*args, *keywords.values()))
+        elif called.attr == "backward" and it.loops.calls:
             # without its backward a step would look small
             raise Stopped(f"the loss is not known: {callee.why}", callee.origin or it.origin())
-    if len(args) == 1 and isinstance(args[0], str) and isinstance(callee, Builtin) and callee.name == "eval":
-        return value_of_text(it, args[0], frame)
     return it.call(callee, args, keywords)
 
 
@@ -173,8 +185,11 @@ def binary(it: Interpreter, node: nodes.Binary, frame: Frame) -> Value:
 
 
 def unary(it: Interpreter, node: nodes.Unary, frame: Frame) -> Value:
-    operand = it.evaluate(node.operand, frame)
+    inner = node.operand
+    operand = EXPRESSIONS[inner.__class__](it, inner, frame)
     if node.op == "not":
+        if operand is True or operand is False or operand is None:
+            return not operand
         undecided = it.undecided(operand)
         if undecided and it.module_depth:
             # inside a model a path is taken all the same: the opposite of what counts as false is true
@@ -191,14 +206,20 @@ def bool_op(it: Interpreter, node: nodes.BoolOp, frame: Frame) -> Value:
     value: Value = None
     last = len(node.values) - 1
     for index, operand in enumerate(node.values):
-        value = it.evaluate(operand, frame)
+        value = EXPRESSIONS[operand.__class__](it, operand, frame)
         if index < last and it.truth(value, operand, frame) != is_and:
             return value
     return value
 
 
 def compare(it: Interpreter, node: nodes.Compare, frame: Frame) -> Value:
-    left = it.evaluate(node.left, frame)
+    first = node.left
+    left = EXPRESSIONS[first.__class__](it, first, frame)
+    if len(node.ops) == 1:
+        second = node.comparators[0]
+        right = EXPRESSIONS[second.__class__](it, second, frame)
+        it.place(node, frame)
+        return operators.compare(it, node.ops[0], left, right)
     result: Value = True
     last = len(node.ops) - 1
     for index, (op, operand) in enumerate(zip(node.ops, node.comparators, strict=True)):
@@ -212,8 +233,11 @@ def compare(it: Interpreter, node: nodes.Compare, frame: Frame) -> Value:
 
 
 def if_exp(it: Interpreter, node: nodes.IfExp, frame: Frame) -> Value:
-    chosen = node.body if it.truth(it.evaluate(node.test, frame), node.test, frame) else node.orelse
-    return it.evaluate(chosen, frame)
+    condition = node.test
+    test = EXPRESSIONS[condition.__class__](it, condition, frame)
+    chosen = node.body if test is True or it.truth(test, condition, frame) else node.orelse
+    del test
+    return EXPRESSIONS[chosen.__class__](it, chosen, frame)
 
 
 def elements(it: Interpreter, members: tuple[nodes.Expr, ...], frame: Frame) -> list[Value]:
@@ -222,7 +246,7 @@ def elements(it: Interpreter, members: tuple[nodes.Expr, ...], frame: Frame) -> 
         if isinstance(member, nodes.Starred):
             out.extend(it.iterate(it.evaluate(member.value, frame)))
         else:
-            out.append(it.evaluate(member, frame))
+            out.append(EXPRESSIONS[member.__class__](it, member, frame))
     return out
 
 

@@ -363,9 +363,8 @@ class Interpreter:
         names.pop(name, None)
 
     def assign(self, target: nodes.Expr, value: Value, frame: Frame) -> None:
-        kind = target.__class__
-        if kind is nodes.Name:
-            name = cast(nodes.Name, target).id
+        if isinstance(target, nodes.Name):
+            name = target.id
             if frame.globals_ or frame.outward:
                 self.bind(name, value, frame)
             else:
@@ -457,7 +456,9 @@ class Interpreter:
         raise self.error("TypeError", f"'{self.class_of(callee).name}' object is not callable")
 
     def call_function(self, function: Function, args: list[Value], keywords: dict[str, Value]) -> Value:
-        self.burn(CALL_STEPS)
+        self.fuel -= CALL_STEPS
+        if self.fuel < self.pause:
+            self.rest()
         node = function.node
         module = function.module
         if not module.is_library:
@@ -466,7 +467,8 @@ class Interpreter:
         frame.function = function
         frame.cell = function.cell
         bind_arguments(self, function, frame, args, keywords)
-        if node.scope.is_generator:
+        scope = node.scope
+        if scope.is_generator:
             assert isinstance(node, nodes.FunctionDef)
             return Iter(_values(statements.generate(self, node.body, frame)), "generator")
         self.depth += 1
@@ -480,7 +482,7 @@ class Interpreter:
             return outcome.value if isinstance(outcome, statements.Returned) else None
         finally:
             self.depth -= 1
-            captured = node.scope.captured
+            captured = scope.captured
             if captured:
                 for name in [n for n in frame.names if n not in captured]:
                     del frame.names[name]
@@ -541,8 +543,6 @@ class Interpreter:
         """`cls(*args, **keywords)`."""
         if cls.trait("enum") and "enum_members" in cls.traits:
             return classes.enum_by_value(self, cls, args[0])
-        if cls.trait("abstract_why"):
-            return Unknown(str(cls.trait("abstract_why")), self.origin())
         maker = cls.find("__new__")
         if isinstance(maker, StaticMethod):
             maker = maker.function

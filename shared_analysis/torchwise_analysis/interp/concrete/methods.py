@@ -34,10 +34,7 @@ def method_of(value: Value, name: str) -> Builtin | None:
 
 def method_of_type(type_name: str, name: str) -> Builtin | None:
     """`str.lower`, `dict.fromkeys`, ... taken from the class."""
-    for host, table in _TABLES:
-        if host.__name__ == type_name and name in table:
-            return table[name]
-    return None
+    return _BY_TYPE.get(type_name, {}).get(name)
 
 
 def _builtin(name: str, method: Method) -> Builtin:
@@ -565,6 +562,8 @@ _TABLES: tuple[tuple[type, dict[str, Builtin]], ...] = (
     (Iter, _table(_ITER)),
     (Symbol, _table(_SYMBOL)),
 )
+
+_BY_TYPE = {host.__name__: table for host, table in _TABLES}
 
 
 def attribute_of(value: Value, name: str) -> Value:

@@ -303,10 +303,11 @@ def unary(it: Interpreter, op: str, operand: Value) -> Value:
 
 def compare(it: Interpreter, op: str, left: Value, right: Value) -> Value:
     """One comparison."""
-    if left.__class__ in PLAIN and right.__class__ in PLAIN and op not in ("in", "not in", "is", "is not"):
+    if op == "is" or op == "is not":
+        same = left is right or (left is not None and right is not None and identical(it, left, right))
+        return same is (op == "is")
+    if left.__class__ in PLAIN and right.__class__ in PLAIN and op not in ("in", "not in"):
         return _plain_compare(it, op, left, right)
-    if op in ("is", "is not"):
-        return identical(it, left, right) is (op == "is")
     if op in ("in", "not in"):
         found = contains(it, right, left)
         if isinstance(found, bool):

@@ -122,8 +122,9 @@ def broken(it: Interpreter, node: nodes.Broken, frame: Frame) -> Outcome:
 
 
 def expr_stmt(it: Interpreter, node: nodes.ExprStmt, frame: Frame) -> Outcome:
-    if node.value.__class__ is not nodes.Constant:
-        it.evaluate(node.value, frame)
+    value = node.value
+    if value.__class__ is not nodes.Constant:
+        EXPRESSIONS[value.__class__](it, value, frame)
     return None
 
 
@@ -133,7 +134,10 @@ def assign(it: Interpreter, node: nodes.Assign, frame: Frame) -> Outcome:
     source = node.value
     value = EXPRESSIONS[source.__class__](it, source, frame)
     for target in node.targets:
-        it.assign(target, value, frame)
+        if target.__class__ is nodes.Name and not frame.globals_ and not frame.outward:
+            frame.names[target.id] = value
+        else:
+            it.assign(target, value, frame)
     return None
 
 
@@ -160,8 +164,9 @@ def ann_assign(it: Interpreter, node: nodes.AnnAssign, frame: Frame) -> Outcome:
     if frame.is_class and isinstance(node.target, nodes.Name):
         annotations = cast("dict[str, Value]", frame.names.setdefault("__annotations__", {}))
         annotations[node.target.id] = classes.annotation_of(it, node.annotation, frame)
-    if node.value is not None:
-        it.assign(node.target, it.evaluate(node.value, frame), frame)
+    source = node.value
+    if source is not None:
+        it.assign(node.target, EXPRESSIONS[source.__class__](it, source, frame), frame)
     return None
 
 
@@ -187,7 +192,8 @@ def aug_assign(it: Interpreter, node: nodes.AugAssign, frame: Frame) -> Outcome:
 
 
 def return_(it: Interpreter, node: nodes.Return, frame: Frame) -> Outcome:
-    return Returned(None if node.value is None else it.evaluate(node.value, frame))
+    value = node.value
+    return Returned(None if value is None else EXPRESSIONS[value.__class__](it, value, frame))
 
 
 def delete(it: Interpreter, node: nodes.Delete, frame: Frame) -> Outcome:
@@ -277,7 +283,12 @@ def import_from(it: Interpreter, node: nodes.ImportFrom, frame: Frame) -> Outcom
 
 
 def if_(it: Interpreter, node: nodes.If, frame: Frame) -> Outcome:
-    test = it.evaluate(node.test, frame)
+    condition = node.test
+    test = EXPRESSIONS[condition.__class__](it, condition, frame)
+    if test is True:
+        return run_block(it, node.body, frame)
+    if test is False or test is None:
+        return run_block(it, node.orelse, frame) if node.orelse else None
     undecided = it.undecided(test)
     if undecided:
         it.place(node, frame)

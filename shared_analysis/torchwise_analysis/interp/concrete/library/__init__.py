@@ -786,15 +786,20 @@ class Library:
             attribute.set(self.it.world, tensor, self.argument(value, f"Tensor.{name}"))
 
     def module_attribute(self, module: Module, name: str) -> Value:
-        cls = self.class_of(module)
+        known = module.program_class
+        cls = known if isinstance(known, Class) else self.class_of(module)
         member = cls.find(name)
         if isinstance(member, Property):
             return self.it.bind_member(member, module, cls)
         value = module.lookup(name)
         if value is not base.MISSING:
-            return from_runtime(self.it, value)
+            return value if isinstance(value, (Tensor, Module)) else from_runtime(self.it, value)
         if member is not MISSING:
-            return self.it.bind_member(member, module, cls)
+            return (
+                BoundMethod(member, module)
+                if isinstance(member, Function)
+                else self.it.bind_member(member, module, cls)
+            )
         special = self._special_attribute(module, cls, name)
         if special is not MISSING:
             return special
@@ -885,7 +890,7 @@ class Library:
         """Members that `object` (or a carrier's type) gives; MISSING if it has none."""
         it = self.it
         if name == "__setattr__":
-            return Builtin(name, lambda it, a, k: self._plain_set(receiver, cast(str, a[0]), a[1]))
+            return Builtin(name, lambda it, a, k: self.plain_set(receiver, cast(str, a[0]), a[1]))
         if name == "__getattribute__":
             return Builtin(name, lambda it, a, k: it.get_attribute(receiver, cast(str, a[0])))
         if name == "__getattr__" and isinstance(receiver, Module):
@@ -909,7 +914,8 @@ class Library:
         del it
         return MISSING
 
-    def _plain_set(self, receiver: Value, name: str, value: Value) -> None:
+    def plain_set(self, receiver: Value, name: str, value: Value) -> None:
+        """`object.__setattr__(receiver, name, value)`."""
         member = self.it.class_of(receiver).find(name)
         if isinstance(member, Property) and member.setter is not None and not member.cached:
             self.it.call(member.setter, [receiver, value], {})
@@ -928,7 +934,7 @@ class Library:
 
     def class_member(self, owner: Class, name: str) -> Value:
         if name == "__setattr__":
-            return Builtin(name, lambda it, a, k: self._plain_set(a[0], cast(str, a[1]), a[2]))
+            return Builtin(name, lambda it, a, k: self.plain_set(a[0], cast(str, a[1]), a[2]))
         if name == "__getattr__" and owner.trait("native"):
             return Builtin(name, lambda it, a, k: self._plain_get(cast(Module, a[0]), cast(str, a[1])))
         if name == "__init__":

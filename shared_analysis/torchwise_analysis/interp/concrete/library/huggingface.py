@@ -558,6 +558,8 @@ def helpers(it: Interpreter) -> dict[str, Value]:
     """Names that only replacement texts see."""
     return {
         "__field_defaults__": Builtin("__field_defaults__", _field_defaults),
+        "__mapped_attribute__": Builtin("__getattr__", _mapped_attribute),
+        "__set_mapped_attribute__": Builtin("__setattr__", _set_mapped_attribute),
         "__padded__": Builtin("__padded__", _padded),
         "__tie__": Builtin("__tie__", _tie),
         "__built__": Builtin("__built__", _built),
@@ -590,6 +592,28 @@ def _field_defaults(it: Interpreter, args: list[Value], keywords: Keywords) -> V
             elif name in out and isinstance(value, Property):
                 del out[name]
     return out
+
+
+def _mapped_attribute(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    """`config.num_hidden_layers` where the class calls it otherwise (`attribute_map`)."""
+    config, name = cast(Instance, args[0]), args[1]
+    names = config.cls.find("attribute_map")
+    if isinstance(name, str) and isinstance(names, dict) and names.get(name, name) != name:
+        return it.get_attribute(config, cast(str, names[name]))
+    raise it.error("AttributeError", f"'{config.cls.name}' object has no attribute '{name}'")
+
+
+def _set_mapped_attribute(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    config, name, value = cast(Instance, args[0]), cast(str, args[1]), args[2]
+    found = config.cls.find("attribute_map")
+    names = cast("dict[str, str]", found) if isinstance(found, dict) else {}
+    name = names.get(name, name)
+    it.library.plain_set(config, name, value)
+    for other, meant in names.items():
+        # a field may be declared by its other name; its default must not stand before the value
+        if meant == name and it.find_attribute(config.cls, other) is not MISSING:
+            it.library.plain_set(config, other, value)
+    return None
 
 
 def _padded(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
