@@ -13,8 +13,8 @@ from typing import TypeVar
 
 _Result = TypeVar("_Result")
 
-# In words of eight bytes. A chunk is as large as the next power of two above the frame that asks for it: one of
-# a little more than half leaves the other half, 4 MiB, to the frames above. Pages that nobody touches are free.
+# In words of eight bytes. A chunk is as large as the next power of two above the frame that asks for it: one
+# of a little more than half leaves the other half, 4 MiB, to the frames above. Untouched pages are free.
 _WORDS = (1 << 19) + 1
 
 
