@@ -2,10 +2,15 @@
 
 Results outlive edits, so nothing in them may say at which line of the document it stands. A file is cut
 into units (top-level statements, members of classes); each unit has a block of line numbers of its own, in
-which the interpreter runs it, and a `Ground` says where in the document the blocks lie now.
+which the interpreter runs it, and a `Ground` says where in the document the blocks lie now. Lines that come
+in between its statements, or go, bend a block.
 """
 
 from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import TypeAlias
 
 from torchwise_analysis.findings import Place
 from torchwise_analysis.source.nodes import Span
@@ -14,13 +19,23 @@ BLOCK_BITS = 20
 BLOCK = 1 << BLOCK_BITS  # lines of a block: more than any file has
 
 
+# Lines of a block, in order, from each of which on so many lines are to be added to the block's own shift.
+Bends: TypeAlias = "tuple[tuple[int, int], ...]"
+
+
 class Ground:
     """How many lines each block of a file must be moved to stand in the document. Block 0 is the document."""
 
-    __slots__ = ("shifts",)
+    __slots__ = ("_bends", "shifts")
 
     def __init__(self) -> None:
         self.shifts: list[int] = [0]
+        self._bends: dict[int, Bends] = {}
+
+    @property
+    def layout(self) -> tuple[object, ...]:
+        """The same as long as everything stands where it does."""
+        return (tuple(self.shifts), tuple(self._bends.items()))
 
     def new_block(self, line: int) -> int:
         """The first line of a new block that begins at the document's `line`."""
@@ -28,13 +43,37 @@ class Ground:
         self.shifts.append(line - start)
         return start
 
-    def move(self, start: int, line: int) -> None:
+    def move(self, start: int, line: int, bends: Bends = ()) -> None:
         """The block that holds the block line `start` now has it at the document's `line`."""
-        self.shifts[start >> BLOCK_BITS] = line - start
+        block = start >> BLOCK_BITS
+        self.shifts[block] = line - start
+        if bends:
+            self._bends[block] = bends
+        elif block in self._bends:
+            del self._bends[block]
+
+    def shift(self, line: int) -> int:
+        """How far up or down the document's line of a block line is."""
+        block = line >> BLOCK_BITS
+        shift = self.shifts[block]
+        bends = self._bends.get(block) if self._bends else None
+        if bends is None:
+            return shift
+        index = bisect_right(bends, (line, BLOCK)) - 1
+        return shift if index < 0 else shift + bends[index][1]
 
     def line(self, line: int) -> int:
         """The document's line of a block line."""
-        return line + self.shifts[line >> BLOCK_BITS]
+        return line + self.shift(line)
+
+
+def bends_of(moved: Sequence[tuple[int, int]]) -> Bends:
+    """By lines of a block and how far what begins there moved within it."""
+    found: list[tuple[int, int]] = []
+    for line, by in sorted(moved):
+        if by != (found[-1][1] if found else 0):
+            found.append((line, by))
+    return tuple(found)
 
 
 _set = object.__setattr__  # places are made by the million
@@ -59,7 +98,7 @@ class Spot(Place):
     @property
     def span(self) -> Span:  # pyright: ignore[reportIncompatibleVariableOverride] - read-only there too
         span = self._span
-        return span.shifted(self._ground.shifts[span[0] >> BLOCK_BITS])
+        return span.shifted(self._ground.shift(span[0]))
 
     def __eq__(self, other: object) -> bool:
         return self is other or (

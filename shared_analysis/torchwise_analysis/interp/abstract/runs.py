@@ -120,7 +120,7 @@ class _Last:
     """A trace, and what it was joined from."""
 
     contents: tuple[Content, ...]
-    shifts: tuple[int, ...]
+    layout: tuple[object, ...]
     trace: Trace
 
 
@@ -295,7 +295,7 @@ class FileRun:
     def trace(self) -> Trace:
         """What happened in all runs together; the trace of the last text again, when that is the same."""
         contents = tuple(result.content for result in self._results)
-        shifts = tuple(self._source.ground.shifts)
+        layout = self._source.ground.layout
         silence = self._silence()
         last, recall = self._memory.last, self._memory.recall
         edited: Parts = set(self._source.edited)
@@ -308,11 +308,11 @@ class FileRun:
         if self.is_complete:
             self._source.edited.clear()
         if last is None or not is_same:
-            last = self._memory.last = _Last(contents, shifts, self._joined(silence))
-        elif last.shifts != shifts:
+            last = self._memory.last = _Last(contents, layout, self._joined(silence))
+        elif last.layout != layout:
             # no place in it changed, and what follows from it holds
             trace = replace(last.trace, reached=self._reached_in_document())
-            last = self._memory.last = _Last(contents, shifts, trace)
+            last = self._memory.last = _Last(contents, layout, trace)
         return replace(last.trace, silence=silence, passed=self._passed())
 
     def _reached_in_document(self) -> frozenset[FunctionKey]:

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from itertools import islice
-from typing import Any, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
-from torchwise_analysis.interp.abstract.places import Ground
+from torchwise_analysis.interp.abstract.places import Bends, Ground, bends_of
 from torchwise_analysis.interp.abstract.static import Mentions, Said, children, said_in
 from torchwise_analysis.interp.abstract.values import Code
 from torchwise_analysis.source import nodes as nd
@@ -33,20 +33,33 @@ class Change(Enum):
     MODULE = "what the module defines or runs changed"
 
 
+class Block(NamedTuple):
+    """The lines of a unit or of a member of a class in it.
+
+    start: the first one. away: how far that is from the first line of the unit, in the document. key: of the
+    text that was last found to do the same as the nodes, if it tells all. bends: where its lines are now.
+    """
+
+    start: int
+    away: int
+    key: str = ""
+    bends: Bends = ()
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Unit:
     """A top-level statement.
 
     key: of its text; empty when the text does not tell all (it is broken in places). placed: as it is run,
-    in its blocks. line: where it stands in the document. blocks: first lines of its own and of those of the
-    members of its classes, with the distance of each from `line` in the document.
+    in its blocks. line: where it stands in the document. blocks: its own and those of the members of its
+    classes.
     called: names that it calls or hands to a call. said: what the members of its classes say, by id().
     """
 
     key: str
     placed: nd.Placed
     line: int
-    blocks: tuple[tuple[int, int], ...]
+    blocks: tuple[Block, ...]
     called: frozenset[str]
     mentions: Mentions
     said: _SaidBy = field(repr=False)
@@ -116,7 +129,7 @@ class Source:
 
     def _made(self, key: str, placed: nd.Placed) -> Unit:
         start = self.ground.new_block(placed.line)
-        blocks = [(start, 0)]
+        blocks = [Block(start, 0)]
         body: list[nd.Stmt] = []
         for statement in placed.body:
             if isinstance(statement, nd.ClassDef):
@@ -125,12 +138,12 @@ class Source:
                 body.append(_shifted(statement, start - placed.line))
         return _unit(key, nd.Placed(_NO_SPAN, start, tuple(body), placed.key), placed.line, blocks, {})
 
-    def _class(self, cls: nd.ClassDef, line: int, unit: int, blocks: list[tuple[int, int]]) -> nd.ClassDef:
+    def _class(self, cls: nd.ClassDef, line: int, unit: int, blocks: list[Block]) -> nd.ClassDef:
         """The class, whose spans count from `line`, with its members in blocks; the unit stands at `unit`."""
         members: list[nd.Stmt] = []
         for part in _parts(cls, line, self._rows):
             start = self.ground.new_block(part.start)
-            blocks.append((start, part.start - unit))
+            blocks.append(Block(start, part.start - unit, part.key))
             inner = _only_class(part.body)
             body = None if inner is None else (self._class(inner, part.line, unit, blocks),)
             members.append(part.placed_at(start, body))
@@ -140,8 +153,8 @@ class Source:
         return unit if unit.line == line else self._put(unit, line)
 
     def _put(self, unit: Unit, line: int) -> Unit:
-        for start, distance in unit.blocks:
-            self.ground.move(start, line + distance)
+        for block in unit.blocks:
+            self.ground.move(block.start, line + block.away, block.bends)
         return replace(unit, line=line)
 
     # ------------------------------------------------------------------ comparing
@@ -217,18 +230,20 @@ def _edit(unit: Unit, key: str, placed: nd.Placed, rows: Sequence[int]) -> _Edit
     if len(old.body) != len(placed.body):
         return None
     start = old.line
-    comparison = _Comparison(placed.line, rows, iter(unit.blocks[1:]), [(start, 0)])
+    comparison = _Comparison(placed.line, rows, iter(unit.blocks[1:]), [Block(start, 0)])
     body: list[nd.Stmt] = []
+    moved: list[tuple[int, int]] = []
     after: nd.Stmt | None
     for a, b in zip(old.body, placed.body, strict=True):
         if isinstance(a, nd.ClassDef) and isinstance(b, nd.ClassDef):
             after = comparison.cls(a, start, b, placed.line, start)
         else:
-            after = comparison.statement(a, start, _shifted(b, start - placed.line), start)
+            after = comparison.statement(a, start, _shifted(b, start - placed.line), start, moved)
         if after is None:
             return None
         body.append(after)
     changes, blocks = comparison.changes, comparison.blocks
+    blocks[0] = Block(start, 0, bends=bends_of(moved))
     if not changes:
         return _Edit(replace(unit, key=key, line=placed.line, blocks=tuple(blocks)))
     new = nd.Placed(_NO_SPAN, start, tuple(body), placed.key)
@@ -244,8 +259,8 @@ class _Comparison:
 
     line: int
     rows: Sequence[int]
-    rest: Iterator[tuple[int, int]]
-    blocks: list[tuple[int, int]]
+    rest: Iterator[Block]
+    blocks: list[Block]
     changes: list[_Changed] = field(default_factory=list[_Changed])
 
     def cls(
@@ -274,13 +289,16 @@ class _Comparison:
         return moved
 
     def _member(self, before: nd.Placed, part: _Part) -> nd.Placed | None:
-        start, distance = next(self.rest)
-        self.blocks.append((start, part.start - self.line))
-        if part.key and before.key == part.key:
-            further = part.start - self.line - distance
+        block = next(self.rest)
+        start, away = block.start, part.start - self.line
+        if part.key and block.key == part.key:
+            self.blocks.append(block._replace(away=away))
+            further = away - block.away
             inner = islice(self.rest, _blocks_within(before))
-            self.blocks.extend((block, away + further) for block, away in inner)
+            self.blocks.extend(one._replace(away=one.away + further) for one in inner)
             return before
+        index = len(self.blocks)
+        self.blocks.append(Block(start, away, part.key))
         a, b = _only_class(before.body), _only_class(part.body)
         if a is not None and b is not None:
             line = part.line + start - part.start  # where it counts from in its block
@@ -297,11 +315,20 @@ class _Comparison:
             return before
         if len(before.body) != 1 or len(after.body) != 1:
             return None
-        kept = self.statement(before.body[0], before.line, after.body[0], after.line)
-        return None if kept is None else before if kept is before.body[0] else after
+        moved: list[tuple[int, int]] = []
+        kept = self.statement(before.body[0], before.line, after.body[0], after.line, moved)
+        if kept is not before.body[0]:
+            return None if kept is None else after
+        self.blocks[index] = Block(start, away, part.key, bends_of(moved))
+        return before
 
-    def statement(self, old: nd.Stmt, old_line: int, new: nd.Stmt, new_line: int) -> nd.Stmt | None:
-        """`old` or `new`, whether they do the same or only the body of the function changed."""
+    def statement(
+        self, old: nd.Stmt, old_line: int, new: nd.Stmt, new_line: int, moved: list[tuple[int, int]]
+    ) -> nd.Stmt | None:
+        """`old` or `new`, whether they do the same or only the body of the function changed.
+
+        moved: gets, when it is `old`, how far its statements are from where they were.
+        """
         down = old_line - new_line
         if _alike(old, new, down):
             return old
@@ -309,10 +336,62 @@ class _Comparison:
             return None
         if not _same_header(old, new, down):
             return None
-        if _same_names(old.scope, new.scope) and _alike(old.body, new.body, down):
+        found: list[tuple[int, int]] = []
+        is_same = _same_names(old.scope, new.scope) and _do_the_same(
+            old.body, old_line, new.body, new_line, found
+        )
+        if is_same and len(set(found)) == len(dict(found)):  # what shared a line still does
+            moved += found
             return old
         self.changes.append(_Changed(old, old_line, new, new_line))
         return new
+
+
+def _do_the_same(
+    old: nd.Block, old_line: int, new: nd.Block, new_line: int, moved: list[tuple[int, int]]
+) -> bool:
+    """Are the statements the same, wherever their lines are? moved: by lines of `old`, how far they moved."""
+    first, second = list(_flat(old, old_line)), list(_flat(new, new_line))
+    return len(first) == len(second) and all(
+        _does_the_same(*a, *b, moved) for a, b in zip(first, second, strict=True)
+    )
+
+
+def _flat(body: nd.Block, line: int) -> Iterator[tuple[nd.Stmt, int]]:
+    """Statements, each with the line that its spans count from."""
+    for statement in body:
+        if isinstance(statement, nd.Placed):
+            yield from _flat(statement.body, statement.line)
+        else:
+            yield statement, line
+
+
+def _does_the_same(
+    a: nd.Stmt | nd.Handler, a_line: int, b: nd.Stmt | nd.Handler, b_line: int, moved: list[tuple[int, int]]
+) -> bool:
+    if type(a) is not type(b) or a.span.column != b.span.column:
+        return False
+    down = b.span.line - a.span.line
+    moved.append((a_line + a.span.line, b_line - a_line + down))
+    if a is b:  # so nothing in it says at which line of the block it stands
+        return True
+    if isinstance(a, nd.FunctionDef) and isinstance(b, nd.FunctionDef):
+        is_same = _same_header(a, b, down) and _same_names(a.scope, b.scope)
+        return is_same and _do_the_same(a.body, a_line, b.body, b_line, moved)
+    blocks = _BLOCKS.get(type(a), ())
+    if not blocks:
+        return _alike(a, b, down)
+    plain = (name for name in _names(type(a)) if name not in blocks and name not in ("span", "handlers"))
+    if not all(_alike(getattr(a, name), getattr(b, name), down) for name in plain):
+        return False
+    if not all(_do_the_same(getattr(a, name), a_line, getattr(b, name), b_line, moved) for name in blocks):
+        return False
+    if not isinstance(a, nd.Try) or not isinstance(b, nd.Try):
+        return True
+    return len(a.handlers) == len(b.handlers) and all(
+        _does_the_same(one, a_line, other, b_line, moved)
+        for one, other in zip(a.handlers, b.handlers, strict=True)
+    )
 
 
 def _only_class(body: nd.Block) -> nd.ClassDef | None:
@@ -344,7 +423,7 @@ def _parts(cls: nd.ClassDef, line: int, rows: Sequence[int]) -> Iterator[_Part]:
 _SaidBy: TypeAlias = "dict[int, tuple[nd.Placed, Said]]"
 
 
-def _unit(key: str, placed: nd.Placed, line: int, blocks: Sequence[tuple[int, int]], known: _SaidBy) -> Unit:
+def _unit(key: str, placed: nd.Placed, line: int, blocks: Sequence[Block], known: _SaidBy) -> Unit:
     """`known`: what members said before; those that are the same say the same."""
     whole = _Whole(known)
     whole.add(placed.body, ())
@@ -486,6 +565,7 @@ _BLOCKS: dict[type, tuple[str, ...]] = {
     nd.For: ("body", "orelse"),
     nd.While: ("body", "orelse"),
     nd.With: ("body",),
+    nd.Handler: ("body",),
     nd.Try: ("body", "orelse", "final"),
 }
 

@@ -183,6 +183,8 @@ EXAMPLES = [parse(example.code).text for entry in all_rules() for example in ent
 
 TYPED = [
     "x",
+    "\n\n",
+    "            # a remark\n",
     "            loss\n",
     "        optimizer\n",
     "(",
@@ -365,6 +367,37 @@ def test_a_name_that_stands_alone_runs_nothing() -> None:
             editor.type(line, len(indent) + index, character)
             editor.check()
             assert editor.memory.ran == []
+
+
+def test_lines_between_statements_run_nothing() -> None:
+    editor = Editor(generated(MODULE, LOOP, TRAINER, NESTED) + long_function(50))
+    before = editor.check()
+    statements = ("loss.backward()", "history.append", "self.validate()", "kept.append", "seen.append(loss)")
+    for number, statement in enumerate(statements):
+        line = editor.line_of(statement)
+        editor.type(line, 0, "\n")
+        assert len(editor.check()) == len(before)
+        editor.type(line, 0, "# a remark\n" * number)
+        assert len(editor.check()) == len(before)
+        assert editor.memory.ran == []
+    editor.type(editor.line_of("history.append"), 12, "print(loss); ")
+    editor.check()
+    assert editor.memory.ran == ["train1"]
+    line = editor.line_of("kept.append")
+    editor.document.edit(line - 1, 0, line, 0, "")
+    editor.check()
+    assert editor.memory.ran == []
+
+
+def test_statements_that_part_from_a_line_are_run_again() -> None:
+    editor = Editor(generated(MODULE, LOOP))
+    line = editor.line_of("loss.backward()")
+    editor.type(line, 12, "if loss: ")
+    editor.check()
+    column = len("            if loss: ")
+    editor.document.edit(line, column - 1, line, column, "\n" + " " * column)
+    editor.check()
+    assert editor.memory.ran == ["train1"]
 
 
 def test_a_class_in_a_class_is_edited_like_any_other() -> None:
