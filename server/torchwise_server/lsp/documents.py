@@ -95,7 +95,7 @@ class Shown:
     """Findings as they were last made for the client, under what options."""
 
     findings: tuple[Finding, ...]
-    surface: Surface
+    shown_as: tuple[Surface, str]
     by_uri: dict[str, list[lsp.Diagnostic]]
 
 

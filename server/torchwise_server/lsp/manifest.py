@@ -102,7 +102,8 @@ def _name(item: Field[object]) -> str:
 
 def _editor(item: Field[object]) -> dict[str, object]:
     kind = "boolean" if isinstance(item.default, bool) else "string"
-    made: dict[str, object] = {"type": kind, "default": item.default, "scope": "resource"}
+    made: dict[str, object] = {"type": kind, "default": item.default}
+    made["scope"] = item.metadata.get("scope", "resource")
     if item.name in _CHOICES:
         made["enum"] = _CHOICES[item.name]
     return {**made, "description": item.metadata["help"]}

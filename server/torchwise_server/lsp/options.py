@@ -37,6 +37,14 @@ class EditorOptions:
     workspace_diagnostics: bool = field(
         default=False, metadata={"help": "Also list findings of files in the workspace that are not open."}
     )
+    docs_url: str = field(
+        default="",
+        metadata={
+            "help": "Address of a published copy of the documentation, where the links of findings lead; "
+            "empty: the pages that come with torchwise.",
+            "scope": "window",
+        },
+    )
     overrides: tuple[tuple[str, object], ...] = ()
     """Project settings chosen in the editor, as read from the client."""
 
@@ -79,7 +87,7 @@ def read_options(table: object) -> tuple[EditorOptions, tuple[str, ...]]:
         if name not in own:
             if value is not None:
                 overrides[name.replace("_", "-")] = value
-        elif type(value) is not type(own[name]) or (name == "run_on" and value not in ("type", "save")):
+        elif type(value) is not type(own[name]) or not _is_possible(name, value):
             problems.append(f"torchwise.{key}: {value!r} is not a value of this setting")
         else:
             chosen[name] = value
@@ -88,6 +96,12 @@ def read_options(table: object) -> tuple[EditorOptions, tuple[str, ...]]:
     kept = {key: value for key, value in overrides.items() if key not in {problem.key for problem in wrong}}
     made = EditorOptions(**chosen, overrides=tuple(kept.items()))  # type: ignore[arg-type]  # types compared above
     return made, tuple(problems)
+
+
+def _is_possible(name: str, value: object) -> bool:
+    if name == "run_on":
+        return value in ("type", "save")
+    return name != "docs_url" or value == "" or re.fullmatch(r"https?://\S+", str(value)) is not None
 
 
 def _ours(key: str) -> bool:

@@ -1,4 +1,5 @@
-"""Pages of rules as files, so that an editor can open the explanation of a finding without a network."""
+"""Pages of rules: files, so that an editor can open the explanation of a finding without a network, or, where
+somebody publishes the documentation, the page there."""
 
 from __future__ import annotations
 
@@ -17,12 +18,17 @@ logger = logging.getLogger(__name__)
 
 
 @functools.cache
-def page_address(rule: str) -> str | None:
-    """The address of the rule's page; None if it has none or cannot be written."""
+def page_address(rule: str, published: str = "") -> str | None:
+    """The address of the rule's page; None if it has none or cannot be written.
+
+    `published`: the address of a documentation site; without one the page is a file on this machine.
+    """
     try:
         found, page = rule_named(rule), explain(rule)
         if found is None or page is None:
             return None
+        if published:
+            return f"{published.rstrip('/')}/rules/{found.name}.html"
         path = _folder() / f"{found.name}.md"
         _write(path, page)
     except Exception as error:  # a diagnostic without its page is still a diagnostic

@@ -31,6 +31,8 @@ def test_wrong_values_leave_the_default_and_are_named() -> None:
     options, problems = read_options({"runOn": "sometimes", "gpus": "t4", "strict": 1, "hover": False})
     assert options == EditorOptions(hover=False)
     assert len(problems) == 3
+    for address in ("docs.example.org", "file:///etc/passwd", "javascript:alert(1)", "https://a b"):
+        assert len(read_options({"docsUrl": address})[1]) == 1
     assert read_options([1])[1] == ("torchwise: the settings must be a table",)
 
 

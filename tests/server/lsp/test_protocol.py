@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from pathlib import Path
 
 import pytest
 from lsprotocol import types as lsp
 from tests.server.lsp.editor import Editor, lsp_range, soon
 
+ROOT = Path(__file__).parents[3]
 URI = "file:///project/train%20%28copy%29.py"
 EMOJI = "😋é"
 
@@ -42,6 +44,29 @@ async def test_diagnostic_says_where_why_and_more(editor: Editor) -> None:
     (link,) = list(found.related_information or ())
     assert link.message == "the text starts here"
     assert link.location == lsp.Location(URI, lsp_range((0, 0), (0, 1)))
+
+
+async def test_the_page_of_a_rule_is_the_published_one_where_there_is_one(editor: Editor) -> None:
+    await editor.start({"docsUrl": "https://docs.example.org/torchwise/"})
+    editor.open(URI, "BUG\n")
+    (found,) = await editor.diagnostics(URI)
+    assert found.code_description
+    assert found.code_description.href == "https://docs.example.org/torchwise/rules/retained-graph.html"
+    assert (ROOT / "docs/rules/retained-graph.md").is_file()  # from which the published page is made
+
+
+@only_vscode
+async def test_links_follow_the_settings(editor: Editor) -> None:
+    await editor.start()
+    editor.open(URI, "BUG\n")
+    (found,) = await editor.diagnostics(URI)
+    assert found.code_description and found.code_description.href.startswith("file:")
+    before = editor.configurations
+    editor.client.set_configuration({"torchwise": {"docsUrl": "http://docs"}})
+    editor.client.workspace_did_change_configuration(lsp.DidChangeConfigurationParams(None))
+    await editor.settings_read(before + 1)
+    (found,) = await editor.diagnostics(URI)
+    assert found.code_description and found.code_description.href == "http://docs/rules/retained-graph.html"
 
 
 async def test_diagnostics_follow_typing(editor: Editor) -> None:

@@ -69,7 +69,8 @@ def of_document(ls: TorchwiseServer, document: OpenDocument) -> dict[str, list[l
     findings = document.checked.findings if document.checked else ()
     is_plain = document.has_plain_columns(ls.session.client.units)
     kept = document.diagnostics
-    if kept is not None and is_plain and kept.findings is findings and kept.surface == surface:
+    shown_as = (surface, ls.session.options.docs_url)
+    if kept is not None and is_plain and kept.findings is findings and kept.shown_as == shown_as:
         return kept.by_uri
     found = dict[str, list[lsp.Diagnostic]]()
     for finding, how in ls.session.shown(document):
@@ -78,7 +79,7 @@ def of_document(ls: TorchwiseServer, document: OpenDocument) -> dict[str, list[l
             found.setdefault(shown[0], []).append(shown[1])
     # columns of places in other files follow from their lines, too
     is_alone = document.checked is not None and not document.checked.read
-    document.diagnostics = Shown(findings, surface, found) if is_plain and is_alone else None
+    document.diagnostics = Shown(findings, shown_as, found) if is_plain and is_alone else None
     return found
 
 
@@ -90,6 +91,6 @@ def made(ls: TorchwiseServer, finding: Finding, how: Display) -> tuple[str, lsp.
         how,
         session.locate,
         session.client.units,
-        page_address(finding.rule),
+        page_address(finding.rule, session.options.docs_url),
         tags=session.client.shows_tags,
     )
