@@ -1,8 +1,8 @@
 """What a loop walks over, and how often it is run.
 
 A loop of unknown length runs twice. Where its body looks at a counter, five times (three when it holds
-another loop), so that a window of the witness length 2 is seen opened, closed and opened again. Short
-literals run as written. Inside a forward once is enough.
+another loop that calls something), so that a window of the witness length 2 is seen opened, closed and opened
+again. Short literals run as written. Inside a forward once is enough.
 """
 
 from __future__ import annotations
@@ -46,8 +46,7 @@ def plan(m: Machine, over: va.Value, node: nd.Node, forced: LoopKind | None = No
 
 def _turns(m: Machine, node: nd.Node) -> int:
     if isinstance(node, (nd.For, nd.While)):
-        facts = m.loop_facts(node)
-        turns = (3 if facts.has_inner else 5) if facts.window else 2
+        turns = m.loop_facts(node).turns
     else:
         turns = 2
     if m.forward is not None:

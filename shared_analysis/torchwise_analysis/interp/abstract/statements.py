@@ -14,12 +14,11 @@ from torchwise_analysis.interp.abstract.join import join
 from torchwise_analysis.interp.abstract.limits import DeadPathError
 from torchwise_analysis.interp.abstract.loops import Loop, LoopKind, Turn
 from torchwise_analysis.interp.abstract.machine import Execute, Machine, first_known
-from torchwise_analysis.interp.abstract.static import called_in, outer_facts
+from torchwise_analysis.interp.abstract.static import called_in, moves_itself, outer_facts
 from torchwise_analysis.interp.core.mro import InconsistentMro, linearize
 from torchwise_analysis.quick import replace
 from torchwise_analysis.source import nodes as nd
 
-_WHILE_TURNS = 2
 # Paths that are joined in one go.
 _MOST_AT_ONCE = 16
 _MOST_DECORATORS = 64
@@ -57,6 +56,8 @@ def expression(m: Machine, node: nd.ExprStmt) -> None:
 
 def assign(m: Machine, node: nd.Assign) -> None:
     value = m.eval(node.value)
+    if m.loops and moves_itself(node):
+        value = _moved(value)
     for target in node.targets:
         expressions.assign(m, target, value, node, node.value)
 
@@ -87,16 +88,18 @@ def aug_assign(m: Machine, node: nd.AugAssign) -> None:
     else:
         m.touch(old, node)
         result = expressions.operate(m, node.op, old, value, node)
-    if (
-        isinstance(result, va.Const)
-        and isinstance(result.value, int)
-        and not isinstance(result.value, bool)
-        and m.loops
-    ):
-        result = va.Const(None, result.value, va.Counter())
-    if isinstance(result, va.Unknown) and node.op in ("+", "-") and m.loops:
-        result = va.unknown(None, taint=result.taint, varies=True)  # it moves with the turns of the loop
+    if m.loops:
+        result = _moved(result, is_sum=node.op in ("+", "-"))
     expressions.assign(m, node.target, result, node, node.value)
+
+
+def _moved(value: va.Value, *, is_sum: bool = True) -> va.Value:
+    """What a turn of a loop made of the same thing as it was before: it counts the turns."""
+    if isinstance(value, va.Const) and isinstance(value.value, int) and not isinstance(value.value, bool):
+        return va.Const(None, value.value, va.Counter())
+    if isinstance(value, va.Unknown) and is_sum:
+        return va.unknown(None, taint=value.taint, varies=True)  # it moves with the turns of the loop
+    return value
 
 
 def return_(m: Machine, node: nd.Return) -> None:
@@ -397,7 +400,7 @@ def while_(m: Machine, node: nd.While) -> None:
     endless = isinstance(node.test, nd.Constant) and bool(node.test.value)
     kind = LoopKind.UNBOUNDED
     loop = m.loop(node, kind, "while", None, None)
-    turns = (3 if facts.has_inner else 5) if facts.window else _WHILE_TURNS
+    turns = facts.turns
     if m.forward is not None:
         turns = 1
     m.emit(ev.LoopEntered, node, loop_place=loop.place, over=va.UNKNOWN, kind=kind.value)

@@ -17,7 +17,8 @@ R = TypeVar("R")
 class BodyFacts:
     """Facts of one body (nested functions included in `names`, excluded elsewhere).
 
-    uses: attributes taken of each name. called: names that are called. names: every name and attribute.
+    uses: attributes taken of each name. called: names that are called. iterated: names that loops walk over.
+    names: every name and attribute.
     repeated: tests that occur at least twice, as text; looped: those met again in every turn of a loop.
     size: number of nodes. yields: is a generator.
     raises_only: does nothing but raise. keeps: assigns attributes or changes something in place.
@@ -25,6 +26,7 @@ class BodyFacts:
 
     uses: dict[str, frozenset[str]]
     called: frozenset[str]
+    iterated: frozenset[str]
     names: frozenset[str]
     repeated: frozenset[str]
     looped: frozenset[str]
@@ -35,7 +37,8 @@ class BodyFacts:
 
 @dataclass(frozen=True, slots=True)
 class LoopFacts:
-    """window: a test in the body looks at a counter; has_inner: the body holds a loop.
+    """window: a test in the body looks at a counter; has_inner: the body holds a loop. turns: how often the
+    body is run where its number of turns is not known.
 
     repeats: turns are alike, their number is only compared. draws: `next` is called. strides: over a
     range with a step.
@@ -50,6 +53,7 @@ class LoopFacts:
     carried: frozenset[str]
     resets: frozenset[str]
     strides: bool
+    turns: int
 
 
 def children(node: nd.Node) -> list[nd.Node]:
@@ -209,6 +213,19 @@ def _is_told(node: nd.Expr | None) -> bool:
     return isinstance(node, (nd.Name, nd.Attribute))
 
 
+_WALKING = frozenset(["enumerate", "zip", "tqdm", "iter", "islice", "cycle", "trange", "track"])
+
+
+def _walked_over(node: nd.Expr) -> set[str]:
+    """`loader` in `enumerate(tqdm(loader))`."""
+    if isinstance(node, nd.Name):
+        return {node.id}
+    if not isinstance(node, nd.Call) or not isinstance(node.func, (nd.Name, nd.Attribute)):
+        return set()
+    last = node.func.id if isinstance(node.func, nd.Name) else node.func.attr
+    return {name for one in node.args for name in _walked_over(one)} if last in _WALKING else set()
+
+
 def outer_facts(body: nd.Block) -> BodyFacts:
     """Facts of the code of a module or class itself, without the functions and classes defined in it."""
     return body_facts(tuple(s for s in _flatten(body) if not isinstance(s, (nd.FunctionDef, nd.ClassDef))))
@@ -218,6 +235,7 @@ def body_facts(body: nd.Block) -> BodyFacts:
     """Facts of the body of a function, nested functions included."""
     uses: dict[str, set[str]] = {}
     called: set[str] = set()
+    iterated: set[str] = set()
     names: set[str] = set()
     branches: list[nd.If | nd.IfExp] = []
     looped: set[str] = set()
@@ -247,6 +265,8 @@ def body_facts(body: nd.Block) -> BodyFacts:
             branches.append(node)
         elif isinstance(node, (nd.For, nd.While)):
             looped |= _looped_tests(node)
+            if isinstance(node, nd.For):
+                iterated |= _walked_over(node.iter)
     switched = frozenset(name for node in branches for name in _switched(node))
     guarding = (node for node in branches if _guards_effect(node, switched))
     tests = Counter(text for node in guarding for text in test_texts(node.test))
@@ -254,6 +274,7 @@ def body_facts(body: nd.Block) -> BodyFacts:
     return BodyFacts(
         uses={name: frozenset(attributes) for name, attributes in uses.items()},
         called=frozenset(called),
+        iterated=frozenset(iterated),
         names=frozenset(names),
         repeated=frozenset(text for text, count in tests.items() if count > 1),
         looped=frozenset(looped),
@@ -349,13 +370,14 @@ def _guards_effect(node: nd.If | nd.IfExp, switched: frozenset[str]) -> bool:
 
 def loop_facts(loop: nd.For | nd.While) -> LoopFacts:
     below = list(walk(loop, into_functions=False))
-    counters, has_inner = _counters(loop, below), False
+    counters, has_inner, is_long = _counters(loop, below), False, False
     window = draws = False
     tests: set[int] = set()
     for node in below:
         draws = draws or (isinstance(node, nd.Call) and text_of(node.func) == "next")
         if node is not loop and isinstance(node, (nd.For, nd.While)):
             has_inner = True
+            is_long = is_long or not _is_light(node)
         elif isinstance(node, nd.Attribute) and node.attr == "accumulate":
             window = True
         elif isinstance(node, (nd.If, nd.IfExp)):
@@ -365,7 +387,21 @@ def loop_facts(loop: nd.For | nd.While) -> LoopFacts:
         elif isinstance(node, nd.Binary) and node.op == "%" and id(node) not in tests:
             window = window or not counters.isdisjoint(names_in(node.left))
     repeats = isinstance(loop, nd.For) and isinstance(loop.target, nd.Name) and _repeats(loop, loop.target.id)
-    return LoopFacts(window, has_inner, repeats, draws, _carried(loop, below), _resets(loop), _strides(loop))
+    return LoopFacts(
+        window,
+        has_inner,
+        repeats,
+        draws,
+        _carried(loop, below),
+        _resets(loop),
+        _strides(loop),
+        turns=(3 if is_long else 5) if window else 2,
+    )
+
+
+def _is_light(loop: nd.For | nd.While) -> bool:
+    """Does it call nothing, as one over parameter groups that sets their rates?"""
+    return not any(isinstance(node, nd.Call) for statement in loop.body for node in walk(statement))
 
 
 def _strides(loop: nd.For | nd.While) -> bool:
@@ -448,14 +484,26 @@ def _counters(loop: nd.For | nd.While, below: list[nd.Node]) -> frozenset[str]:
             text = text_of(node.target)
             if text is not None:
                 found.add(text)
+        elif isinstance(node, nd.Assign) and moves_itself(node):
+            found.update(_bound_names(node.targets[0]))
     return frozenset(found)
 
 
+def moves_itself(node: nd.Assign) -> bool:
+    """`step = step + 1`"""
+    value = node.value
+    if len(node.targets) != 1 or not isinstance(value, nd.Binary) or value.op not in ("+", "-"):
+        return False
+    text = text_of(node.targets[0])
+    sides = (value.left, value.right) if value.op == "+" else (value.left,)
+    return text is not None and any(text_of(side) == text for side in sides)
+
+
 def names_in(node: nd.Expr) -> set[str]:
-    """Dotted names and plain names in an expression."""
+    """Dotted names, plain names and what they hold under a constant key, in an expression."""
     found: set[str] = set()
     for inner in walk(node):
-        if isinstance(inner, (nd.Name, nd.Attribute)):
+        if isinstance(inner, (nd.Name, nd.Attribute, nd.Subscript)):
             text = text_of(inner)
             if text is not None:
                 found.add(text)
