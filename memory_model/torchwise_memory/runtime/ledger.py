@@ -6,7 +6,9 @@ storages.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import Enum
+from operator import attrgetter
 from typing import Any, Protocol
 
 from torchwise_memory.report import Origin, Phase
@@ -145,9 +147,10 @@ class Record:
 
     def kind_at(self, sequence: int) -> StorageKind:
         """The kind the storage had just after event `sequence`."""
-        for until, before in self.changes or ():
-            if sequence < until:
-                return before
+        if self.changes is not None:
+            for until, before in self.changes:
+                if sequence < until:
+                    return before
         return self.kind
 
 
@@ -243,12 +246,18 @@ class Ledger:
     def alive_at(self, sequence: int) -> list[Record]:
         """Storages alive just after event `sequence`, which lies in the watched time; oldest first."""
         alive = [r for r in self.lives() if r.born <= sequence and (r.died is None or r.died > sequence)]
-        return sorted(alive, key=lambda record: record.born)
+        alive.sort(key=attrgetter("born"))
+        return alive
 
     def bytes_by_kind(self, sequence: int) -> dict[StorageKind, int]:
         """Block bytes by kind at event `sequence`; their sum is what the allocator counted as allocated."""
-        totals: dict[StorageKind, int] = {}
-        for record in self.alive_at(sequence):
-            kind = record.kind_at(sequence)
-            totals[kind] = totals.get(kind, 0) + record.block_bytes
-        return totals
+        return bytes_by_kind(self.alive_at(sequence), sequence)
+
+
+def bytes_by_kind(alive: Iterable[Record], sequence: int) -> dict[StorageKind, int]:
+    """Block bytes by kind at event `sequence` of the storages alive then."""
+    totals: dict[StorageKind, int] = {}
+    for record in alive:
+        kind = record.kind_at(sequence)
+        totals[kind] = totals.get(kind, 0) + record.block_bytes
+    return totals

@@ -27,13 +27,13 @@ def timeline(lives: Iterable[Record], since: int, peak: int) -> tuple[Moment, ..
     moments: list[Moment] = []
     highest = -1
     best: tuple[dict[StorageKind, int], Record] | None = None
-    number = 0
+    number, total = 0, sum(held.values())
     for record in births:
         while number < len(changes) and changes[number][0] <= record.born:
             _, kind, by = changes[number]
             held[kind] = held.get(kind, 0) + by
+            total += by
             number += 1
-        total = sum(held.values())
         if total > highest or record.born == peak:
             # the peak is the first of equal moments; nothing later in its stretch takes its place
             highest, best = (total + 1 if record.born == peak else total), (dict(held), record)

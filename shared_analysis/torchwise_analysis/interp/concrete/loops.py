@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from torchwise_analysis.interp.concrete.attribution import module_memory
 from torchwise_analysis.source import nodes
 from torchwise_memory.report import Kind, ModuleMemory, Origin, Phase
-from torchwise_memory.runtime.ledger import Record
+from torchwise_memory.runtime.ledger import Record, bytes_by_kind
 
 if TYPE_CHECKING:
     from torchwise_analysis.interp.concrete.interpreter import Interpreter
@@ -241,7 +241,7 @@ def take(it: Interpreter, origin: Origin, kind: Kind, window: int) -> Measured:
         ledger.peak_phase,
         ledger.peak_sequence,
         alive,
-        {k.value: v for k, v in ledger.bytes_by_kind(ledger.peak_sequence).items()},
+        {k.value: v for k, v in bytes_by_kind(alive, ledger.peak_sequence).items()},
         window,
         tuple(ledger.lives()),
         ledger.watched_from,

@@ -157,7 +157,7 @@ class Transformers:
         """Names of the folders below `transformers/models`."""
         if self._folders is None:
             source = self.it.project.find("transformers.models", "")
-            self._folders = [] if source is None else _listed(Path(source.path).parent)
+            self._folders = [] if source is None else _listed(os.path.dirname(source.path))
         return self._folders
 
     def top_level(self, name: str) -> Value:
@@ -544,11 +544,17 @@ def _fields_only(keywords: Keywords) -> Keywords:
     }
 
 
-def _listed(folder: Path) -> list[str]:
+def _listed(folder: str) -> list[str]:
     try:
-        return sorted(entry.name for entry in folder.iterdir() if entry.name.isidentifier())
+        return _names_in(folder, os.stat(folder).st_mtime_ns)
     except OSError:
         return []
+
+
+@lru_cache(maxsize=8)
+def _names_in(folder: str, changed: int) -> list[str]:
+    """Packages in a folder; nobody changes the list. Kept: transformers has hundreds, and every run asks."""
+    return sorted(name for name in os.listdir(folder) if name.isidentifier())
 
 
 # --------------------------------------------------------------------------- what replacements may call
