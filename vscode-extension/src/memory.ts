@@ -110,7 +110,7 @@ export type WordKey =
   | 'memoryOf' | 'startedWith' | 'kept' | 'perGpu' | 'loops' | 'fitsTitle' | 'noGpus'
   | 'chooseGpus' | 'of' | 'free' | 'over' | 'stepTitle' | 'stepHelp'
   | 'cursor' | 'peakLabel' | 'purpose' | 'atPeak' | 'here' | 'remediesTitle'
-  | 'saves' | 'leaves' | 'cost' | 'apply' | 'editOnly' | 'copy' | 'aliveTitle'
+  | 'saves' | 'leaves' | 'cost' | 'apply' | 'edit' | 'editOnly' | 'copy' | 'aliveTitle'
   | 'size' | 'what' | 'madeAt' | 'layersTitle' | 'layer' | 'parameters'
   | 'weights' | 'activations' | 'peaksTitle' | 'peakRow' | 'interval' | 'measuredBy'
   | 'planTitle' | 'assumptionsTitle' | 'unansweredTitle' | 'nothing' | 'openPlace';

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from textwrap import indent
 from typing import TYPE_CHECKING
 
 from torchwise_analysis.findings import Confidence, Finding, Place
@@ -378,7 +379,7 @@ def evidence_report(finding: Finding, rule: Rule | None, link: Link, code: Calla
     return _sections(
         f"# {finding.rule} at {place}",
         f"**{prose(finding.message)}**",
-        _code(code(finding.place)),
+        _block(code(finding.place)),
         "## Evidence\n\n" + _chain(finding, link, code) if finding.evidence else "",
         _GRADES[finding.confidence],
         rule.cost if rule else "",
@@ -426,7 +427,8 @@ def _chain(finding: Finding, link: Link, code: Callable[[Place], str]) -> str:
     rows: list[str] = []
     for number, (place, message) in enumerate(steps, 1):
         text = code(place)
-        shown = f"\n\n   {_code(text)}\n" if text else ""
+        # indented as what belongs to the number
+        shown = f"\n\n{indent(_block(text), '   ')}\n" if text else ""
         rows.append(f"{number}. {link(Origin(place.path, place.span.line + 1))}: {prose(message)}{shown}")
     return "\n".join(rows)
 
@@ -436,6 +438,13 @@ def _code(text: str) -> str:
     text = one_line(text)
     fence = "`" * (max((len(run) for run in re.findall("`+", text)), default=0) + 1)
     return f"{fence} {text} {fence}" if "`" in text else f"`{text}`" if text else ""
+
+
+def _block(text: str) -> str:
+    """A line of code on its own, coloured as Python where the client can."""
+    text = one_line(text)
+    fence = "`" * max(3, max((len(run) for run in re.findall("`+", text)), default=0) + 1)
+    return f"{fence}python\n{text}\n{fence}" if text else ""
 
 
 # --------------------------------------------------------------------------- cards

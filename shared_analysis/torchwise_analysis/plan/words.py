@@ -32,6 +32,7 @@ _OPERATORS = {
     "scaled_dot_product_attention": "attention outputs",
     "cublas workspace": "workspaces of matrix products",
 }
+_GRADIENTS = {"dx": "input gradients of", "dw": "weight gradients of", "db": "bias gradients of"}
 _KINDS = {
     StorageKind.WEIGHTS: "weights",
     StorageKind.BUFFERS: "buffers",
@@ -56,12 +57,29 @@ def alive_groups(records: Iterable[Record], sequence: int) -> tuple[Alive, ...]:
 def _described(record: Record, kind: StorageKind) -> tuple[str, Origin | None]:
     if kind in _KINDS:
         return _KINDS[kind], None
-    name = _OPERATORS.get(record.operator, record.operator.replace("_", " "))
+    name = _name(record.operator)
     shape = " x ".join(str(extent) for extent in record.shape)
     what = f"{name}, {shape or 'scalar'} {record.dtype}"
     if kind is StorageKind.TEMPORARY:
         what = f"temporary: {what}"
     return what, record.origin
+
+
+def _name(operator: str) -> str:
+    """What an operator makes; of `gelu_backward` and `linear_dw`: whose gradients."""
+    if operator in _OPERATORS:
+        return _OPERATORS[operator]
+    of, _, part = operator.rpartition("_")
+    if of and part == "backward":
+        return f"gradients of {_layers(of)}"
+    if of and part in _GRADIENTS:
+        return f"{_GRADIENTS[part]} {_layers(of)}"
+    return operator.replace("_", " ").strip()
+
+
+def _layers(operator: str) -> str:
+    outputs = _OPERATORS.get(operator, "")
+    return outputs.removeprefix("outputs of ") if outputs else operator.replace("_", " ").strip()
 
 
 def breakdown(by_kind: dict[str, int]) -> dict[str, int]:

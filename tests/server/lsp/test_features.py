@@ -259,13 +259,14 @@ async def test_all_findings_are_shown_with_their_grade(editor: Editor) -> None:
 @two_clients
 async def test_evidence_of_one_finding(editor: Editor) -> None:
     await editor.start({"clientShowsReports": True})
-    editor.open(URI, f"start `here`\n{EMOJI} BUG\n")
+    editor.open(URI, f"start ```here```\n{EMOJI} BUG\n")
     report = await editor.command("torchwise.showEvidence", URI, 1, editor.units(EMOJI) + 2)
     assert isinstance(report, str)
     assert report.startswith("# retained-graph at [line 2](")
     assert "\n\n**a BUG**\n\n" in report
-    assert f"`{EMOJI} BUG`" in report
-    assert "1. [line 1](file:///project/train.py#L1): the text starts here\n\n   `` start `here` ``" in report
+    assert f"```python\n{EMOJI} BUG\n```" in report
+    said = "1. [line 1](file:///project/train.py#L1): the text starts here"
+    assert f"{said}\n\n   ````python\n   start ```here```\n   ````" in report
     assert "What to do:\n\n- Write FIXED\n- Write OTHER\n- Think about it (by hand)" in report
     assert await editor.command("torchwise.showEvidence", URI, 0, 0) == "No finding at line 1."
 

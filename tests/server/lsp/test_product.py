@@ -68,7 +68,7 @@ async def test_everything_else_with_the_real_engine(real_editor: Editor, tmp_pat
 
     start = found.range.start
     evidence = await editor.command("torchwise.showEvidence", uri, start.line, start.character)
-    assert isinstance(evidence, str) and "`loss.backward()`" in evidence
+    assert isinstance(evidence, str) and "```python\n   loss.backward()\n" in evidence
     await editor.command("torchwise.showMemoryReport", uri)
     hints = {hint.position.line: str(hint.label) for hint in await editor.hints(uri)}
     forward = text.splitlines().index("    loss = F.cross_entropy(model(inputs), targets)")

@@ -191,14 +191,16 @@ function remedyButtons(loop: Loop, remedy: Remedy): Child[] {
       ),
     ];
   }
-  const edit = remedy.edits[0];
-  const label = word('apply', edit?.place?.label ?? '', edit?.text ?? '');
+  const places = [...new Set(remedy.edits.map((edit) => edit.place?.label ?? ''))].join(', ');
+  const numbers = remedy.edits.filter((edit) => /^\d+$/.test(edit.text));
+  const isNumber = numbers.length === remedy.edits.length;
+  const label = isNumber ? word('apply', places, numbers[0]?.text ?? '') : word('edit', places);
   const version = memory?.version ?? 0;
   return [
     button({ 'data-key': key, 'aria-describedby': `${key}-note` }, label, () =>
       host.postMessage({ kind: 'apply', version, loop: loop.number, remedy: remedy.number }),
     ),
-    h('span', { class: 'quiet', id: `${key}-note` }, word('editOnly')),
+    ...(numbers.length ? [h('span', { class: 'quiet', id: `${key}-note` }, word('editOnly'))] : []),
   ];
 }
 

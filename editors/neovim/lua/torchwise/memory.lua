@@ -43,6 +43,19 @@ local function timeline(moments)
   return table.concat(bars), table.concat(names)
 end
 
+--- What applying a remedy does to the text: `line 15 to 2048`, or the lines that it edits.
+local function edited(edits)
+  local places, seen, is_number = {}, {}, true
+  for _, edit in ipairs(edits) do
+    is_number = is_number and edit.text:match('^%d+$') ~= nil
+    local label = edit.place ~= vim.NIL and edit.place.label or ''
+    if not seen[label] then table.insert(places, label) end
+    seen[label] = true
+  end
+  local all = table.concat(places, ', ')
+  return is_number and ('%s to %s'):format(all, edits[1].text) or ('edits %s'):format(all)
+end
+
 ---@class torchwise.Drawn
 ---@field lines string[]
 ---@field places table<integer, table> by line
@@ -99,7 +112,7 @@ function M.draw(memory)
       add('## To lower it')
       for _, remedy in ipairs(loop.remedies) do
         local edit = remedy.edits[1]
-        local hint = edit and (' [a: %s to %s]'):format(edit.place.label, edit.text) or ''
+        local hint = edit and (' [a: %s]'):format(edited(remedy.edits)) or ''
         add(('%9s  %s%s'):format('-' .. remedy.saves, remedy.change, hint), edit and edit.place)
         if edit then drawn.remedies[#drawn.lines] = { loop.number, remedy.number } end
       end
