@@ -19,7 +19,14 @@ from torchwise_memory.modules.linear import LINEAR
 from torchwise_memory.modules.native import NativeClass, native_class
 from torchwise_memory.modules.norm import NORMS
 from torchwise_memory.modules.parallel import PARALLEL
-from torchwise_memory.modules.rnn import RECURRENT, PackedSequence, pack_padded_sequence, pad_packed_sequence
+from torchwise_memory.modules.rnn import (
+    RECURRENT,
+    PackedSequence,
+    pack_padded_sequence,
+    pack_sequence,
+    pad_packed_sequence,
+    pad_sequence,
+)
 from torchwise_memory.modules.simple import ACTIVATIONS, DROPOUTS, LOSSES, POOLING, SIMPLE
 from torchwise_memory.modules.utilities import utility_functions
 from torchwise_memory.operators.registry import Function, function_of
@@ -130,7 +137,7 @@ def _functions() -> dict[str, Function]:
         **fsdp_functions(),
         **{
             f"torch.nn.utils.rnn.{call.__name__}": function_of(f"torch.nn.utils.rnn.{call.__name__}", call)
-            for call in (pack_padded_sequence, pad_packed_sequence)
+            for call in (pack_padded_sequence, pad_packed_sequence, pad_sequence, pack_sequence)
         },
     }
 

@@ -230,7 +230,18 @@ def _decoder_job(workload: Workload, facts: _Facts, shape: DecoderShape, choices
     kept = {"router", "shared_gate"}
     if library != "litgpt":
         kept.add("lm_head")
-    make = Projections(quantised, peft, compute=compute, kept_plain=frozenset(kept))
+    packs_experts, experts_packed = quantised is not None and _packs_experts(workload, facts), None
+    if shape.sinks and re.search(r"mxfp4", (workload.quantisation or "").lower()):
+        # gpt-oss packs its experts alone
+        quantised, experts_packed = None, quantised
+    make = Projections(
+        quantised,
+        peft,
+        compute=compute,
+        kept_plain=frozenset(kept),
+        packs_experts=packs_experts,
+        experts_packed=experts_packed,
+    )
     batch = workload.micro_batch or 1
     tokens = -(-_tokens(workload, choices, library) // (context * sequence))
     subject = DecoderSubject(shape, style, make, batch, tokens, prompt=prompt)
@@ -270,6 +281,15 @@ def _decoder_job(workload: Workload, facts: _Facts, shape: DecoderShape, choices
     if keeps and not job.update.in_backward:
         job = replace(job, accumulates=True)
     return _parallel_job(workload, facts, job, choices)
+
+
+def _packs_experts(workload: Workload, facts: _Facts) -> bool:
+    """bitsandbytes packs linear layers, which experts were before transformers 5 put them into one tensor."""
+    if facts.library != "transformers" or not packs_with_bitsandbytes(workload.quantisation, facts.library):
+        return True
+    if re.search(r"mxfp4|nvfp4|fp-?8|float-?8", (workload.quantisation or "").lower()):
+        return True
+    return facts.does("mixture_experts") == "layers"
 
 
 def _divided(shape: DecoderShape, by: int) -> DecoderShape:
@@ -337,6 +357,8 @@ def _style(workload: Workload, facts: _Facts, choices: _Choices, training: bool)
         loss=loss,
         loss_chunk=workload.loss_chunk or 0,
         checkpointing=checkpointing,
+        norm_wide=library == "litgpt" and facts.does("litgpt_norm") == "wide",
+        by_transformers=library == "transformers" and "flash" not in text,
         offload="activations" in _offloaded(workload) or "offload" in (workload.checkpointing or ""),
         training=training,
     )
@@ -497,8 +519,6 @@ def _inference_job(
     if workload.attention and ("eager" in workload.attention or "flash" in workload.attention):
         prompt = length if length > 3000 and "generat" not in workload.assumption else prompt
     beams = workload.beams or 1
-    window = subject.shape.window
-    held = min(length, window) if window else length
     cache_bytes = 1.0 if "int8 kv" in (workload.quantisation or "").lower() else float(facts.weights.itemsize)
     return replace(
         job,
@@ -506,7 +526,7 @@ def _inference_job(
             subject,
             batch=subject.batch * beams,
             tokens=max(1, prompt),
-            cached=held,
+            cached=length,
             cache_bytes=cache_bytes,
             loss=False,
             last_only=facts.library != "transformers" or facts.does("prompt_logits") == "last",

@@ -14,14 +14,14 @@ from typing import Any, Protocol
 
 from torchwise_memory.allocator import Allocator, AllocatorSettings, OutOfMemoryError
 from torchwise_memory.classes import CLASSES
-from torchwise_memory.families.projections import Adapted, Projection, Prompt
+from torchwise_memory.families.projections import Adapted, GroupedProjection, Projection, Prompt
 from torchwise_memory.library import METHODS
 from torchwise_memory.modules.base import Module
 from torchwise_memory.optimizers.base import Optimizer
 from torchwise_memory.policies.sharding import Order, Sharding, shard
 from torchwise_memory.report import Phase
 from torchwise_memory.runtime.contexts import Autocast, GradMode
-from torchwise_memory.runtime.device import CPU
+from torchwise_memory.runtime.device import CPU, CUDA
 from torchwise_memory.runtime.dtypes import DType, uint8
 from torchwise_memory.runtime.errors import Unsupported
 from torchwise_memory.runtime.ledger import StorageKind
@@ -144,11 +144,19 @@ class _Block:
 def simulate(job: Job, shallow: bool = True) -> Simulated:
     """The peak of a warm step. `shallow` False runs every layer."""
     total = job.subject.layers
-    if not shallow or total <= SHALLOW[1] + 1:
+    low, high = depths_of(job.subject)
+    if not shallow or total <= high + 1:
         places = _places(job, total)
-        return _summed(places, places, total, total)
-    low, high = SHALLOW
-    return _summed(_places(job, low), _places(job, high), low, total)
+        return _summed(places, places, 1, 0)
+    return _summed(_places(job, low), _places(job, high), high - low, total - low)
+
+
+def depths_of(subject: Subject) -> tuple[int, int]:
+    """Two depths that stand for the whole: behind leading layers, and a whole number of periods apart."""
+    period, leading = getattr(subject, "period", 1), getattr(subject, "leading", 0)
+    low = SHALLOW[0] + max(0, leading - 1)
+    low += (subject.layers - low) % period
+    return low, low + period
 
 
 def replayed(job: Job, capacity_bytes: int | None = None) -> int:
@@ -176,9 +184,11 @@ class _Places:
     sums: dict[str, int] = field(default_factory=dict[str, int])
 
 
-def _summed(a: _Places, b: _Places, depth: int, total: int) -> Simulated:
+def _summed(a: _Places, b: _Places, step: int, more: int) -> Simulated:
+    """Places of a model that is `more` layers deeper than `a`; `b` is `step` layers deeper."""
+
     def at(low: int, high: int) -> int:
-        return low + (high - low) * (total - depth)
+        return low + (high - low) * more // step
 
     peaks = {key: at(value, b.peaks[key]) for key, value in a.peaks.items() if key in b.peaks}
     place = max(peaks, key=lambda key: peaks[key])
@@ -191,9 +201,10 @@ def _summed(a: _Places, b: _Places, depth: int, total: int) -> Simulated:
 class _Watch:
     """Splits the step into places: before the layers, each layer's forward, between, backwards, after."""
 
-    def __init__(self, w: World, depth: int) -> None:
+    def __init__(self, w: World, depth: int, head: int = 2) -> None:
         self.w = w
         self.depth = depth
+        self.head = head
         self.places = _Places()
         self.place = ("before", 0)
 
@@ -212,7 +223,7 @@ class _Watch:
 
     def key(self, name: str, index: int) -> tuple[str, int]:
         """Layers near the start count from there, others from the end, so that depths share keys."""
-        return name, index if index < 2 else index - self.depth
+        return name, index if index < self.head else index - self.depth
 
 
 class _Marker:
@@ -279,7 +290,7 @@ def _step(w: World, job: Job, depth: int) -> _Places:
             parameter.requires_grad = True
     if job.input_gradients:
         model.fields["input_require_grads"] = True
-    watch = _Watch(w, depth)
+    watch = _Watch(w, depth, max(2, getattr(job.subject, "leading", 0)))
     whole = w.ledger.allocator.allocated if job.loads_whole else 0
     held = [_held(w, job.static_bytes, StorageKind.WORKSPACE)]
     parameters = [p for _, p in model.walk_parameters()]
@@ -324,6 +335,8 @@ def _count(model: Module, parameters: Iterable[Parameter]) -> int:
     for _, module in model.walk():
         if isinstance(module, Projection) and module.quantised is not None:
             total += module.rows * module.columns - module.tensor("weight").numel
+        elif isinstance(module, GroupedProjection):
+            total += module.packed_away
     return total
 
 
@@ -421,6 +434,7 @@ def _train(
         held.append(_held(w, 0 if job.zero_on_host else share, StorageKind.GRADIENTS))
         for parameter in trained:
             parameter.accumulated_hooks = [*(parameter.accumulated_hooks or ()), _drop_gradient]
+    w.warm(CUDA)
     watch.start()
     autocast = Autocast("cuda", job.autocast)
     if job.autocast is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import lcm
 
 from torchwise_memory.adapting import places_called
 from torchwise_memory.families.adapted import adapt
@@ -38,14 +39,35 @@ class DecoderSubject:
     def layers(self) -> int:
         return self.shape.layers
 
+    @property
+    def period(self) -> int:
+        """Layers after which their kinds repeat; a style that checkpoints every second layer counts too."""
+        return lcm(self.shape.period, 2 if self.style.checkpointing == "half" else 1)
+
+    @property
+    def leading(self) -> int:
+        """Layers at the start that are of another kind."""
+        return self.shape.dense_layers
+
     def build(self, w: World, layers: int) -> Module:
         model = Decoder()
         model.build(w, self.shape, self.style, self.make, layers, self.prompt)
         if self.cached:
-            values = 2 * self.batch * self.cached * self.shape.kv_heads * self.shape.head_dim * layers
-            size = int(values * self.cache_bytes)
+            size = int(self._cached_values(layers) * self.cache_bytes)
             model.fields["cache"] = w.new((size,), uint8, "key/value cache", kind=StorageKind.BUFFERS)
         return model.to(w, "cuda")
+
+    def _cached_values(self, layers: int) -> int:
+        """Elements of keys and values; layers with a window keep no more than it, latents are kept narrow."""
+        shape = self.shape
+        each = 2 * shape.kv_heads * shape.head_dim
+        if shape.latent is not None:
+            each = shape.latent.rank + shape.latent.turning
+        seen = 0
+        for index in range(layers):
+            within = shape.window if shape.is_windowed(index) and shape.window else self.cached
+            seen += min(self.cached, within)
+        return self.batch * each * seen
 
     def blocks(self, model: Module) -> list[Module]:
         assert isinstance(model, Decoder)

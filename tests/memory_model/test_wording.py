@@ -117,7 +117,7 @@ def test_other_words_for_the_same_facts_are_the_same_job(one: dict[str, Any], ot
 @pytest.mark.parametrize(
     ("less", "more"),
     [
-        ({"optimizer": "LOMO"}, {"optimizer": "SGD without momentum"}),
+        ({"optimizer": "LOMO"}, {"optimizer": "SGD momentum 0.9"}),
         ({"optimizer": "Adam-mini"}, {"optimizer": "AdamW fused"}),
         ({"optimizer": "Lion"}, {"optimizer": "Prodigy"}),
         ({"optimizer": "Sophia"}, {"optimizer": "AdEMAMix"}),

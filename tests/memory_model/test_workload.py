@@ -361,3 +361,66 @@ def test_a_prefix_and_checkpointing_exclude_each_other() -> None:
     answer = run(replace(BASE, peft={"method": "prefix"}, checkpointing="true"))
     assert answer.peak.allocated is None
     assert "prefix tuning" in answer.why
+
+
+DECODERS = Path(__file__).parent / "data" / "described_decoders.jsonl"
+DESCRIBED: list[dict[str, Any]] = [json.loads(line) for line in DECODERS.read_text("utf-8").splitlines()]
+
+
+@pytest.mark.parametrize("row", DESCRIBED, ids=lambda row: row["id"])
+def test_a_described_decoder_takes_what_its_library_takes(row: dict[str, Any]) -> None:
+    facts = {key: value for key, value in row.items() if key not in ("id", "parameters", "allocated")}
+    stated = {
+        "gpu": "a100-80gb",
+        "autocast": "none",
+        "optimizer": "AdamW",
+        "framework": "transformers",
+        "version": "transformers 5.24, torch 2.13",
+        "metric_asked": "allocated",
+    }
+    answer = run(read({**stated, **facts}))
+    assert answer.parameters == row["parameters"]
+    assert answer.peak.allocated is not None
+    assert answer.peak.allocated.point == pytest.approx(row["allocated"], rel=0.005)
+
+
+ALTERNATING: dict[str, Any] = {
+    **SMALL,
+    "model_type": "deepseek_v3",
+    "num_hidden_layers": 15,
+    "moe_intermediate_size": 64,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 2,
+    "first_k_dense_replace": 3,
+    "q_lora_rank": 64,
+    "kv_lora_rank": 32,
+    "qk_rope_head_dim": 16,
+    "qk_nope_head_dim": 32,
+    "v_head_dim": 32,
+}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        ALTERNATING,
+        {**ALTERNATING, "first_k_dense_replace": 1},
+        {**SMALL, "model_type": "gpt_oss", "num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 64},
+        {**SMALL, "model_type": "gemma3_text", "head_dim": 64, "sliding_window": 64, "num_hidden_layers": 17},
+        {
+            **SMALL,
+            "model_type": "llama4_text",
+            "num_local_experts": 4,
+            "head_dim": 64,
+            "interleave_moe_layer_step": 2,
+            "num_hidden_layers": 16,
+        },
+    ],
+    ids=lambda config: config["model_type"],
+)
+@pytest.mark.parametrize(
+    "change", [{}, {"checkpointing": "true"}, {"checkpointing": "selective (every 2nd)"}]
+)
+def test_layers_of_several_kinds_repeat(config: dict[str, Any], change: dict[str, Any]) -> None:
+    workload = replace(BASE, config=config, **change)
+    assert simulated(workload).allocated == simulated(workload, shallow=False).allocated

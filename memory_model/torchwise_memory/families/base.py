@@ -391,6 +391,8 @@ def activation(w: World, name: str, x: Tensor) -> Any:
     """`ACT2FN[name](x)`; the unfused ones step by step, they keep several intermediate results."""
     if name == "gelu_new":
         return _gelu_new(w, x)
+    if name == "relu2":
+        return torch_function(w, "torch.square", functional(w, "relu", x))
     if name == "quick_gelu":
         sigmoid = torch_function(w, "torch.sigmoid", torch_function(w, "torch.mul", x, 1.702))
         return torch_function(w, "torch.mul", x, sigmoid)

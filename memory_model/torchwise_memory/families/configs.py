@@ -10,7 +10,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from torchwise_memory.families.decoder import DecoderShape
+from torchwise_memory.families.decoder import DecoderShape, Latent
 from torchwise_memory.runtime.errors import Unsupported
 
 Fields = Mapping[str, Any]
@@ -50,7 +50,12 @@ def _basic(c: Fields, **changes: Any) -> DecoderShape:
 
 
 def _mixtral(c: Fields) -> DecoderShape:
-    return _basic(c, experts=int(c["num_local_experts"]), experts_used=int(c.get("num_experts_per_tok", 2)))
+    return _basic(
+        c,
+        experts=int(c["num_local_experts"]),
+        experts_used=int(c.get("num_experts_per_tok", 2)),
+        router="wide",
+    )
 
 
 def _qwen2(c: Fields) -> DecoderShape:
@@ -65,6 +70,7 @@ def _qwen_moe(c: Fields, **changes: Any) -> DecoderShape:
         experts_used=int(c["num_experts_per_tok"]),
         shared_inner=int(c.get("shared_expert_intermediate_size") or 0),
         shared_gate=bool(c.get("shared_expert_intermediate_size")),
+        router="narrow",
         **changes,
     )
 
@@ -81,15 +87,19 @@ def _qwen(c: Fields) -> DecoderShape:
 
 
 def _gemma(c: Fields) -> DecoderShape:
-    return _basic(c, act="gelu_pytorch_tanh", tied=True, head_dim=int(c.get("head_dim", 256)))
+    return _basic(c, act="gelu_pytorch_tanh", tied=True, head_dim=int(c.get("head_dim", 256)), norm_wide=True)
 
 
 def _gemma2(c: Fields) -> DecoderShape:
-    return replace(_gemma(c), sandwich=True, attention_softcap=True, logit_softcap=True)
+    shape = replace(_gemma(c), sandwich=True, attention_softcap=True, logit_softcap=True)
+    return replace(shape, window=c.get("sliding_window", 4096), full_every=2)
 
 
 def _gemma3(c: Fields) -> DecoderShape:
-    return replace(_gemma(c), sandwich=True, qk_norm="head")
+    pattern = int(c.get("sliding_window_pattern") or 6)
+    return replace(
+        _gemma(c), sandwich=True, qk_norm="head", window=c.get("sliding_window", 4096), full_every=pattern
+    )
 
 
 def _phi(c: Fields) -> DecoderShape:
@@ -110,7 +120,13 @@ def _phi(c: Fields) -> DecoderShape:
 
 
 def _phi3(c: Fields) -> DecoderShape:
-    return _basic(c, fused_qkv=True, fused_gate=True, rotary=float(c.get("partial_rotary_factor", 1.0)))
+    return _basic(
+        c,
+        fused_qkv=True,
+        fused_gate=True,
+        rotary=float(c.get("partial_rotary_factor", 1.0)),
+        rotary_copies=True,
+    )
 
 
 def _falcon(c: Fields) -> DecoderShape:
@@ -132,6 +148,7 @@ def _falcon(c: Fields) -> DecoderShape:
         fused_qkv=True,
         rotary=0.0 if alibi else 1.0,
         alibi=alibi,
+        broadcasts_kv=kv == 1,
         tied=bool(c.get("tie_word_embeddings", True)),
         q_bias=bias,
         out_bias=bias,
@@ -157,6 +174,7 @@ def _mpt(c: Fields) -> DecoderShape:
         norm_bias=False,
         rotary=0.0,
         alibi=True,
+        eager_only=True,
         fused_qkv=True,
         tied=True,
     )
@@ -168,6 +186,7 @@ def _opt(c: Fields) -> DecoderShape:
     pre = bool(c.get("do_layer_norm_before", True))
     return _basic(
         c,
+        kv_heads=int(c["num_attention_heads"]),
         inner=int(c["ffn_dim"]),
         act="relu",
         gated=False,
@@ -197,11 +216,12 @@ def _bloom(c: Fields) -> DecoderShape:
         head_dim=hidden // heads,
         inner=4 * hidden,
         gated=False,
-        act="gelu_new",
+        act="bloom_gelu",
         norm="layer",
         embed_norm=True,
         rotary=0.0,
         alibi=True,
+        eager_only=True,
         fused_qkv=True,
         q_bias=True,
         out_bias=True,
@@ -213,6 +233,7 @@ def _bloom(c: Fields) -> DecoderShape:
 def _gpt_neox(c: Fields) -> DecoderShape:
     return _basic(
         c,
+        kv_heads=int(c["num_attention_heads"]),
         act=str(c.get("hidden_act", "gelu")),
         gated=False,
         norm="layer",
@@ -298,6 +319,7 @@ def _gpt_neo(c: Fields) -> DecoderShape:
         out_bias=True,
         mlp_bias=True,
         tied=True,
+        eager_only=True,
     )
 
 
@@ -332,12 +354,189 @@ def _starcoder2(c: Fields) -> DecoderShape:
 def _cohere(c: Fields) -> DecoderShape:
     return _basic(
         c,
-        norm="layer",
-        norm_bias=False,
+        norm="wide",
         parallel=True,
         shared_norm=True,
+        rotary_wide=True,
         tied=True,
+        qk_norm="head" if c.get("use_qk_norm") else "",
     )
+
+
+def _nemotron(c: Fields) -> DecoderShape:
+    return _basic(
+        c,
+        gated=False,
+        act=str(c.get("hidden_act", "relu2")),
+        norm="layer",
+        rotary=float(c.get("partial_rotary_factor", 0.5)),
+        rotary_copies=True,
+    )
+
+
+def _codegen(c: Fields) -> DecoderShape:
+    return replace(_gptj(c), fused_qkv=True)
+
+
+def _glm(c: Fields, **changes: Any) -> DecoderShape:
+    """GLM-4: one product for gate and up, biased queries, keys and values, half of a head turns."""
+    bias = bool(c.get("attention_bias", True))
+    return _basic(
+        c,
+        fused_gate=True,
+        q_bias=bias,
+        kv_bias=bias,
+        out_bias=False,
+        rotary=float(c.get("partial_rotary_factor", 0.5)),
+        rotary_copies=True,
+        **changes,
+    )
+
+
+def _chatglm(c: Fields) -> DecoderShape:
+    """ChatGLM2 and 3 in their own code: queries, keys and values in one product."""
+    return _glm(c, fused_qkv=True)
+
+
+def _shared_experts(c: Fields, count: str = "n_shared_experts", usual: int = 0) -> int:
+    number = c.get(count)
+    return int(usual if number is None else number) * int(c["moe_intermediate_size"])
+
+
+def _glm_moe(c: Fields) -> DecoderShape:
+    bias = bool(c.get("attention_bias", True))
+    return _basic(
+        c,
+        inner=int(c["moe_intermediate_size"]),
+        dense_inner=int(c["intermediate_size"]),
+        dense_layers=int(c.get("first_k_dense_replace", 1)),
+        experts=int(c["n_routed_experts"]),
+        experts_used=int(c["num_experts_per_tok"]),
+        shared_inner=_shared_experts(c, usual=1),
+        q_bias=bias,
+        kv_bias=bias,
+        out_bias=False,
+        rotary=float(c.get("partial_rotary_factor", 0.5)),
+        rotary_copies=True,
+        qk_norm="head" if c.get("use_qk_norm") else "",
+        router="sigmoid",
+    )
+
+
+def _deepseek(c: Fields) -> DecoderShape:
+    """DeepSeek V2 and V3, Kimi K2: latent attention, a few dense layers, then experts with shared ones."""
+    still, turning = int(c["qk_nope_head_dim"]), int(c["qk_rope_head_dim"])
+    value = int(c["v_head_dim"])
+    return _basic(
+        c,
+        head_dim=still + turning,
+        inner=int(c["moe_intermediate_size"]),
+        dense_inner=int(c["intermediate_size"]),
+        dense_layers=int(c.get("first_k_dense_replace", 0)),
+        experts=int(c["n_routed_experts"]),
+        experts_used=int(c["num_experts_per_tok"]),
+        shared_inner=_shared_experts(c, usual=2 if c.get("model_type") == "deepseek_v2" else 1),
+        router="sigmoid" if c.get("model_type") != "deepseek_v2" else "wide",
+        latent=Latent(int(c.get("q_lora_rank") or 0), int(c["kv_lora_rank"]), still, turning, value),
+    )
+
+
+def _deepseek_moe(c: Fields) -> DecoderShape:
+    """The first mixture of DeepSeek, and ERNIE 4.5's: attention as in Llama."""
+    return _basic(
+        c,
+        inner=int(c["moe_intermediate_size"]),
+        dense_inner=int(c["intermediate_size"]),
+        dense_layers=int(c.get("first_k_dense_replace", c.get("moe_layer_start_index", 1))),
+        experts=int(c.get("n_routed_experts") or c["moe_num_experts"]),
+        experts_used=int(c.get("num_experts_per_tok") or c["moe_k"]),
+        shared_inner=_shared_experts(c) or _shared_experts(c, "moe_num_shared_experts"),
+    )
+
+
+def _gpt_oss(c: Fields) -> DecoderShape:
+    bias = bool(c.get("attention_bias", True))
+    return _basic(
+        c,
+        head_dim=int(c.get("head_dim", 64)),
+        act="clamped",
+        q_bias=bias,
+        kv_bias=bias,
+        out_bias=bias,
+        experts=int(c["num_local_experts"]),
+        experts_used=int(c["num_experts_per_tok"]),
+        experts_bias=True,
+        router="narrow",
+        norm_wide=True,
+        sinks=True,
+        window=c.get("sliding_window", 128),
+        full_every=2,
+        rotary_copies=True,
+    )
+
+
+def _llama4(c: Fields) -> DecoderShape:
+    """Scout and Maverick: every expert reads every token, which its score scales, beside a shared one."""
+    inner = int(c["intermediate_size"])
+    return _basic(
+        c,
+        head_dim=int(c.get("head_dim", 128)),
+        inner=inner,
+        dense_inner=int(c.get("intermediate_size_mlp") or inner),
+        experts=int(c["num_local_experts"]),
+        experts_used=int(c.get("num_experts_per_tok", 1)),
+        experts_see_all=True,
+        experts_every=int(c.get("interleave_moe_layer_step", 1)),
+        shared_inner=inner,
+        rotary_wide=True,
+        window=c.get("attention_chunk_size", 8192),
+        full_every=4,
+        qk_norm="plain" if c.get("use_qk_norm", True) else "",
+    )
+
+
+def _olmoe(c: Fields) -> DecoderShape:
+    return _basic(
+        c,
+        experts=int(c["num_experts"]),
+        experts_used=int(c["num_experts_per_tok"]),
+        qk_norm="all",
+        router="narrow",
+    )
+
+
+def _olmo3(c: Fields) -> DecoderShape:
+    return _basic(c, only_after=True, qk_norm="all", norm_wide=True, full_every=4)
+
+
+def _phimoe(c: Fields) -> DecoderShape:
+    shape = _mixtral(c)
+    bias = bool(c.get("attention_bias", True))
+    return replace(
+        shape,
+        norm="layer",
+        q_bias=bias,
+        kv_bias=bias,
+        out_bias=bias,
+        head_bias=bool(c.get("lm_head_bias", True)),
+        window=None,
+        router="narrow",
+    )
+
+
+def _seed_oss(c: Fields) -> DecoderShape:
+    dropout = float(c.get("residual_dropout", 0.1))
+    return _basic(c, q_bias=True, kv_bias=True, out_bias=False, dropout=dropout)
+
+
+def _exaone4(c: Fields) -> DecoderShape:
+    return _basic(c, only_after=True, qk_norm="head")
+
+
+def _minimax(c: Fields) -> DecoderShape:
+    shape = _mixtral(c)
+    turning = float(c.get("partial_rotary_factor", 1.0))
+    return replace(shape, qk_norm="all", rotary=turning, rotary_copies=True)
 
 
 _KINDS: Mapping[str, Callable[[Fields], DecoderShape]] = MappingProxyType(
@@ -368,10 +567,33 @@ _KINDS: Mapping[str, Callable[[Fields], DecoderShape]] = MappingProxyType(
         "stablelm": _stablelm,
         "starcoder2": _starcoder2,
         "olmo": lambda c: _basic(c, norm="plain"),
-        "olmo2": lambda c: _basic(c, only_after=True, qk_norm="all"),
-        "olmo3": lambda c: _basic(c, only_after=True, qk_norm="all"),
-        "smollm3": _basic,
+        "olmo2": lambda c: _basic(c, only_after=True, qk_norm="all", norm_wide=True),
+        "olmo3": _olmo3,
+        "olmoe": _olmoe,
+        "smollm3": lambda c: _basic(c, tied=bool(c.get("tie_word_embeddings", True))),
         "cohere": _cohere,
+        "nemotron": _nemotron,
+        "codegen": _codegen,
+        "glm": _glm,
+        "glm4": lambda c: _glm(c, sandwich=True),
+        "glm4_moe": _glm_moe,
+        "chatglm": _chatglm,
+        "deepseek": _deepseek_moe,
+        "deepseek_v2": _deepseek,
+        "deepseek_v3": _deepseek,
+        "kimi_k2": _deepseek,
+        "ernie4_5": _basic,
+        "ernie4_5_moe": _deepseek_moe,
+        "gpt_oss": _gpt_oss,
+        "llama4_text": _llama4,
+        "phimoe": _phimoe,
+        "granitemoe": lambda c: replace(_mixtral(c), router="narrow"),
+        "seed_oss": _seed_oss,
+        "exaone4": _exaone4,
+        "internlm": lambda c: _basic(c, q_bias=True, kv_bias=True, out_bias=True),
+        "internlm2": lambda c: _basic(c, fused_qkv=True),
+        "minimax_m2": _minimax,
+        "hunyuan_v1_dense": lambda c: _basic(c, qk_norm="head"),
     }
 )
 

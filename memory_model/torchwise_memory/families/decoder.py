@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from math import lcm
 from typing import Any
 
 from torchwise_memory.families.base import (
@@ -27,12 +29,12 @@ from torchwise_memory.families.base import (
 from torchwise_memory.families.fused import (
     cross_entropy_fused,
     fused,
-    grouped_linear,
     selective,
     to_card,
     to_host,
 )
 from torchwise_memory.families.projections import Projection, Projections, Prompt, PromptShape
+from torchwise_memory.families.routing import chosen_experts, routed
 from torchwise_memory.modules.base import Module, call
 from torchwise_memory.modules.linear import Identity
 from torchwise_memory.modules.ops import functional, method, torch_function
@@ -51,8 +53,17 @@ class DecoderShape:
     before them (OLMo 2). parallel: attention and feed-forward read the same residual; shared_norm: through
     one norm. rotary: share of the head that rotates, 0 for none. positions: rows of a learned table.
     qk_norm: "" or "head" or "all" (over all heads). experts: 0 for a dense feed-forward; dense_layers: how
-    many leading layers stay dense, with `dense_inner`. embed_size: of the token table where it differs (OPT).
-    gate_norms: extra elements of shared experts' gate.
+    many leading layers stay dense, with `dense_inner`. embed_size: of the token table where it differs
+    (OPT). norm_wide: RMS norms multiply by their weight in fp32 (Gemma, OLMo 2); norm "wide" is a layer
+    norm made of operators in fp32 (Cohere). rotary_copies: turned heads are copied beside what does not
+    turn, be that nothing; rotary_wide: heads turn in fp32. broadcasts_kv: attention gets fewer keys than
+    queries without being told so (Falcon's multi-query). latent: keys and values from a latent vector, in
+    place of heads of their own. eager_only: transformers has no fused attention for it. sinks: a learned
+    score a head that takes attention away. experts_bias: of expert products; router: "softmax" over all
+    experts, "wide" (those of the chosen made to add up, in fp32), "narrow" (then cast to the type of the
+    logits), "sigmoid" (a product in fp32). experts_see_all: every expert reads every token (Llama 4).
+    experts_every: of so many layers the last has experts, the others are dense with `dense_inner`.
+    full_every: of so many layers the last sees everything, the others `window` positions; 0 windows all.
     """
 
     vocab: int
@@ -94,23 +105,60 @@ class DecoderShape:
     attention_softcap: bool = False
     logit_softcap: bool = False
     window: int | None = None
+    norm_wide: bool = False
+    rotary_copies: bool = False
+    rotary_wide: bool = False
+    broadcasts_kv: bool = False
+    latent: Latent | None = None
+    sinks: bool = False
+    eager_only: bool = False
+    experts_bias: bool = False
+    router: str = "softmax"
+    experts_see_all: bool = False
+    experts_every: int = 1
+    full_every: int = 0
     embed_dropout: float = 0.0
     dropout: float = 0.0
     attention_dropout: float = 0.0
+
+    @property
+    def period(self) -> int:
+        """After how many layers the kinds of layers repeat."""
+        return lcm(self.experts_every if self.experts else 1, self.full_every or 1)
+
+    def has_experts(self, index: int) -> bool:
+        return self.experts > 0 and index >= self.dense_layers and (index + 1) % self.experts_every == 0
+
+    def is_windowed(self, index: int) -> bool:
+        return self.window is not None and (not self.full_every or (index + 1) % self.full_every != 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Latent:
+    """Multi-head latent attention: ranks of the compressed queries (0 for none) and of keys with values, and
+    the sizes of a head's parts without and with rotation, and of its value.
+    """
+
+    query_rank: int
+    rank: int
+    still: int
+    turning: int
+    value: int
 
 
 @dataclass(frozen=True, slots=True)
 class Style:
     """How a library runs it.
 
-    fused: a compiler fuses what is elementwise and keeps only inputs;
-    fused_loss: that of the loss too. attention: "sdpa", "flash", "eager".
-    expand_kv: keys and values are copied to every query head. norm_fp32: RMS norms compute on an fp32 copy.
-    logits_fp32: a wrapper converts the model's output. loss: "float" (upcast, shifted by padding), "shifted"
-    (upcast, shifted by a copy), "plain" (in the type of the logits), "chunked" (head and loss over
-    `loss_chunk` positions a time). checkpointing: "none", "full", "selective" (products kept in turn,
-    attention kept), "half" (every second layer). offload: saved tensors go to the host. cache: a key/value
-    cache is filled while training.
+    fused: a compiler fuses what is elementwise and keeps only inputs; fused_loss: that of the loss too.
+    attention: "sdpa", "flash", "eager". expand_kv: keys and values are copied to every query head.
+    norm_fp32: RMS norms compute on an fp32 copy. logits_fp32: a wrapper converts the model's output. loss:
+    "float" (upcast, shifted by padding), "shifted" (upcast, shifted by a copy), "plain" (in the type of the
+    logits), "chunked" (head and loss over `loss_chunk` positions a time). checkpointing: "none", "full",
+    "selective" (products kept in turn, attention kept), "half" (every second layer). norm_wide: RMS norms
+    multiply in fp32, whatever the model. by_transformers: its code without flash attention's kernels:
+    windows and sinks are made by masks. offload: saved tensors go to the host. cache: a key/value cache is
+    filled while training.
     """
 
     fused: bool = False
@@ -126,38 +174,73 @@ class Style:
     offload: bool = False
     cache: bool = False
     training: bool = True
+    norm_wide: bool = False
+    by_transformers: bool = False
 
 
 class Norm(Module):
     native_name = "torchwise.RMSNorm"
 
-    def build(self, w: World, size: int, style: Style) -> None:
+    def build(
+        self, w: World, size: int, style: Style, is_wide: bool = False, has_weight: bool = True
+    ) -> None:
         self.style = style
-        self.new_parameter(w, "weight", (size,), None, None)
+        self.is_wide = is_wide or style.norm_wide
+        self.parameters["weight"] = None
+        if has_weight:
+            self.new_parameter(w, "weight", (size,), None, None)
 
     def forward(self, w: World, x: Any) -> Any:
-        weight = self.tensor("weight")
+        weight = self.parameter("weight")
         if self.style.fused:
-            return fused(w, "rms_norm", (x, weight), x.shape, x.dtype, saved=(x,))
+            inputs = (x,) if weight is None else (x, weight)
+            return fused(w, "rms_norm", inputs, x.shape, x.dtype, saved=(x,))
         dtype = x.dtype
         wide = method(w, "to", x, float32) if self.style.norm_fp32 else x
         variance = method(w, "mean", method(w, "pow", wide, 2), -1, True)
         scale = torch_function(w, "torch.rsqrt", add(w, variance, 1e-6))
         wide = torch_function(w, "torch.mul", wide, scale)
         del scale, variance
+        if weight is None:
+            return method(w, "to", wide, dtype)
+        if self.is_wide:
+            wide = torch_function(w, "torch.mul", wide, method(w, "to", weight, float32))
+            return method(w, "to", wide, dtype)
         return torch_function(w, "torch.mul", weight, method(w, "to", wide, dtype))
 
 
-class Gelu(Module):
-    """A place for nothing: activations are functions here."""
+class WideLayerNorm(Module):
+    """`CohereLayerNorm`: a layer norm without bias, operator by operator in fp32."""
+
+    native_name = "torchwise.WideLayerNorm"
+
+    def build(self, w: World, size: int, style: Style) -> None:
+        self.style = style
+        self.new_parameter(w, "weight", (size,), None, None)
+
+    def forward(self, w: World, x: Any) -> Any:
+        weight, dtype = self.tensor("weight"), x.dtype
+        if self.style.fused:
+            return fused(w, "layer_norm", (x, weight), x.shape, dtype, saved=(x,))
+        f = partial(torch_function, w)
+        x = method(w, "to", x, float32)
+        mean = method(w, "mean", x, -1, True)
+        variance = method(w, "mean", method(w, "pow", f("torch.sub", x, mean), 2), -1, True)
+        x = f("torch.mul", f("torch.sub", x, mean), f("torch.rsqrt", add(w, variance, 1e-5)))
+        x = f("torch.mul", method(w, "to", weight, float32), x)
+        return method(w, "to", x, dtype)
 
 
 def make_norm(w: World, shape: DecoderShape, style: Style, size: int = 0) -> Module:
     size = size or shape.hidden
     if shape.norm == "rms":
         norm = Norm()
-        norm.build(w, size, style)
+        norm.build(w, size, style, shape.norm_wide)
         return norm
+    if shape.norm == "wide":
+        wide = WideLayerNorm()
+        wide.build(w, size, style)
+        return wide
     layer = layer_norm(w, size, 1e-5)
     if shape.norm == "plain":
         layer.parameters["weight"] = layer.parameters["bias"] = None
@@ -172,6 +255,8 @@ class Attention(Module):
     def build(self, w: World, shape: DecoderShape, style: Style, make: Projections) -> None:
         self.shape, self.style = shape, style
         q, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+        if shape.sinks:
+            self.new_parameter(w, "sinks", (shape.heads,), None, None)
         if shape.fused_qkv:
             self.children["qkv"] = make(w, "qkv", shape.hidden, q + 2 * kv, shape.q_bias)
         else:
@@ -179,7 +264,11 @@ class Attention(Module):
             self.children["k"] = make(w, "k", shape.hidden, kv, shape.kv_bias)
             self.children["v"] = make(w, "v", shape.hidden, kv, shape.kv_bias)
         self.children["o"] = make(w, "o", q, shape.hidden, shape.out_bias)
-        if shape.qk_norm:
+        if shape.qk_norm == "plain":
+            bare = Norm()
+            bare.build(w, shape.head_dim, style, has_weight=False)
+            self.children["q_norm"] = self.children["k_norm"] = bare
+        elif shape.qk_norm:
             wide = shape.qk_norm == "all"
             self.children["q_norm"] = make_norm(w, shape, style, q if wide else shape.head_dim)
             self.children["k_norm"] = make_norm(w, shape, style, kv if wide else shape.head_dim)
@@ -191,13 +280,22 @@ class Attention(Module):
         del x
         if rotary is not None:
             query, key = self._rotated(w, query, rotary), self._rotated(w, key, rotary)
+        if self._norms_turned:
+            query, key = self.run(w, "q_norm", query), self.run(w, "k_norm", key)
         if self.prefix is not None:
             key = torch_function(w, "torch.cat", (self.prefix[0], key), -2)
             value = torch_function(w, "torch.cat", (self.prefix[1], value), -2)
             self.prefix = (key, value)
-        output = attend(w, self.shape, self.style, query, key, value, mask, self.training)
+        # kernels with sinks are those of flash attention
+        sinks = self.parameter("sinks") if self.shape.sinks and self.style.by_transformers else None
+        output = attend(w, self.shape, self.style, query, key, value, mask, self.training, sinks)
         del query, key, value
         return self.run(w, "o", output)
+
+    @property
+    def _norms_turned(self) -> bool:
+        """Whether heads are normed after they turned."""
+        return self.shape.qk_norm == "plain"
 
     def _heads(self, w: World, x: Any) -> tuple[Any, Any, Any]:
         size = self.shape.head_dim
@@ -211,7 +309,7 @@ class Attention(Module):
             q, k = self.run(w, "q_norm", q), self.run(w, "k_norm", k)
         batch, length = q.shape[0], q.shape[1]
         q, k, v = (method(w, "reshape", t, batch, length, -1, size) for t in (q, k, v))
-        if self.shape.qk_norm == "head":
+        if self.shape.qk_norm in ("head", "plain") and not self._norms_turned:
             q, k = self.run(w, "q_norm", q), self.run(w, "k_norm", k)
         q, k, v = (method(w, "transpose", t, 1, 2) for t in (q, k, v))
         return q, k, v
@@ -222,11 +320,76 @@ class Attention(Module):
         if self.style.fused:
             return fused(w, "rope", (x,), x.shape, x.dtype, saved=())
         cos, sin = rotary
-        if turning < size:
+        if turning < size or self.shape.rotary_copies:
             still = method(w, "__getitem__", x, (Ellipsis, slice(turning, None)))
             x = method(w, "__getitem__", x, (Ellipsis, slice(None, turning)))
             return torch_function(w, "torch.cat", (_rotate(w, x, cos, sin), still), -1)
-        return _rotate(w, x, cos, sin)
+        dtype = x.dtype
+        if self.shape.rotary_wide:
+            x = method(w, "to", x, float32)
+        return method(w, "to", _rotate(w, x, cos, sin), dtype)
+
+
+class LatentAttention(Module):
+    """`DeepseekV3Attention`: queries and keys with values through narrow products, each with a norm."""
+
+    native_name = "torchwise.LatentAttention"
+
+    def build(self, w: World, shape: DecoderShape, style: Style, make: Projections) -> None:
+        assert shape.latent is not None
+        self.shape, self.style, self.latent = shape, style, shape.latent
+        latent, hidden, heads = shape.latent, shape.hidden, shape.heads
+        size = latent.still + latent.turning
+        if latent.query_rank:
+            self.children["q_a"] = make(w, "q", hidden, latent.query_rank, shape.q_bias)
+            self.children["q_norm"] = make_norm(w, shape, style, latent.query_rank)
+            self.children["q_b"] = make(w, "q", latent.query_rank, heads * size, False)
+        else:
+            self.children["q"] = make(w, "q", hidden, heads * size, False)
+        self.children["kv_a"] = make(w, "k", hidden, latent.rank + latent.turning, shape.q_bias)
+        self.children["kv_norm"] = make_norm(w, shape, style, latent.rank)
+        self.children["kv_b"] = make(w, "k", latent.rank, heads * (latent.still + latent.value), False)
+        self.children["o"] = make(w, "o", heads * latent.value, hidden, shape.out_bias)
+
+    def forward(self, w: World, x: Any, rotary: Any, mask: Any) -> Any:
+        latent, batch, length = self.latent, x.shape[0], x.shape[1]
+        parts = partial(torch_function, w, "torch.split")
+        if latent.query_rank:
+            query = self.run(w, "q_b", self.run(w, "q_norm", self.run(w, "q_a", x)))
+        else:
+            query = self.run(w, "q", x)
+        query = method(w, "view", query, batch, length, -1, latent.still + latent.turning)
+        query = method(w, "transpose", query, 1, 2)
+        still, turned = parts(query, [latent.still, latent.turning], -1)
+        narrow = self.run(w, "kv_a", x)
+        del x, query
+        narrow, key_turned = parts(narrow, [latent.rank, latent.turning], -1)
+        narrow = self.run(w, "kv_norm", narrow)
+        key_turned = method(w, "view", key_turned, batch, 1, length, latent.turning)
+        turned, key_turned = self._turned(w, turned, rotary), self._turned(w, key_turned, rotary)
+        query = torch_function(w, "torch.cat", (still, turned), -1)
+        del still, turned
+        both = method(w, "view", self.run(w, "kv_b", narrow), batch, length, -1, latent.still + latent.value)
+        key_still, value = parts(method(w, "transpose", both, 1, 2), [latent.still, latent.value], -1)
+        key_turned = method(w, "expand", key_turned, -1, key_still.shape[1], -1, -1)
+        key = torch_function(w, "torch.cat", (key_still, key_turned), -1)
+        del both, narrow, key_still, key_turned
+        output = attend(w, self.shape, self.style, query, key, value, mask, self.training, None)
+        del query, key, value
+        return self.run(w, "o", output)
+
+    def _turned(self, w: World, x: Any, rotary: Any) -> Any:
+        """Pairs side by side: both halves are made and put together."""
+        if self.style.fused:
+            return fused(w, "rope", (x,), x.shape, x.dtype, saved=())
+        cos, sin = rotary
+        f = partial(torch_function, w)
+        half = x.shape[-1] // 2
+        cos, sin = (method(w, "__getitem__", t, (Ellipsis, slice(None, half))) for t in (cos, sin))
+        one, two = (method(w, "__getitem__", x, (Ellipsis, slice(start, None, 2))) for start in (0, 1))
+        first = f("torch.sub", f("torch.mul", one, cos), f("torch.mul", two, sin))
+        second = add(w, f("torch.mul", two, cos), f("torch.mul", one, sin))
+        return f("torch.cat", (first, second), -1)
 
 
 def _rotate(w: World, x: Any, cos: Any, sin: Any) -> Any:
@@ -251,13 +414,15 @@ def attend(
     value: Any,
     mask: Any,
     training: bool,
+    sinks: Any = None,
 ) -> Any:
     """(batch, heads, length, size) in, (batch, length, heads * size) out."""
     groups = query.shape[1] // key.shape[1]
     dropout = shape.attention_dropout if training else 0.0
-    if style.attention == "eager" or shape.attention_softcap:
-        return merge_heads(w, _eager(w, shape, query, key, value, mask, dropout, groups))
-    expand = style.expand_kv or mask is not None
+    if _writes_out(shape, style) or sinks is not None:
+        return merge_heads(w, _eager(w, shape, query, key, value, mask, dropout, groups, sinks))
+    broadcasts = shape.broadcasts_kv and style.by_transformers
+    expand = (style.expand_kv or mask is not None) and not broadcasts
     if groups > 1 and expand:
         key, value = repeat_kv(w, key, groups), repeat_kv(w, value, groups)
     output = functional(
@@ -269,15 +434,30 @@ def attend(
         mask,
         dropout,
         mask is None and query.shape[2] > 1,
-        enable_gqa=groups > 1 and not expand,
+        enable_gqa=groups > 1 and not expand and not broadcasts,
     )
     del query, key, value
     output = method(w, "transpose", output, 1, 2)
     return method(w, "reshape", output, *output.shape[:2], -1)
 
 
+def _writes_out(shape: DecoderShape, style: Style) -> bool:
+    """Whether scores are made as a tensor: by choice, or since the model's code knows no other way."""
+    return (
+        style.attention == "eager" or shape.attention_softcap or (shape.eager_only and style.by_transformers)
+    )
+
+
 def _eager(
-    w: World, shape: DecoderShape, q: Any, k: Any, v: Any, mask: Any, dropout: float, groups: int
+    w: World,
+    shape: DecoderShape,
+    q: Any,
+    k: Any,
+    v: Any,
+    mask: Any,
+    dropout: float,
+    groups: int,
+    sinks: Any = None,
 ) -> Any:
     if groups > 1:
         k, v = repeat_kv(w, k, groups), repeat_kv(w, v, groups)
@@ -291,10 +471,26 @@ def _eager(
         weights = torch_function(w, "torch.mul", weights, 50.0)
     if mask is not None:
         weights = add(w, weights, mask)
-    weights = method(w, "to", functional(w, "softmax", weights, -1, dtype=float32), dtype)
+    if sinks is None:
+        weights = method(w, "to", functional(w, "softmax", weights, -1, dtype=float32), dtype)
+    else:
+        weights = _with_sinks(w, weights, sinks)
     weights = functional(w, "dropout", weights, dropout, dropout > 0)
     output = torch_function(w, "torch.matmul", weights, v)
     return method(w, "contiguous", method(w, "transpose", output, 1, 2))
+
+
+def _with_sinks(w: World, weights: Any, sinks: Any) -> Any:
+    """`gpt_oss`: a column of learned scores takes part in softmax and is dropped."""
+    f = partial(torch_function, w)
+    batch, heads, rows, _ = weights.shape
+    column = method(w, "expand", method(w, "reshape", sinks, 1, -1, 1, 1), batch, heads, rows, -1)
+    weights = f("torch.cat", (weights, column), -1)
+    greatest = method(w, "max", weights, -1, True)
+    weights = f("torch.sub", weights, greatest[0])
+    del greatest
+    weights = functional(w, "softmax", weights, -1)
+    return method(w, "__getitem__", weights, (Ellipsis, slice(None, -1)))
 
 
 class FeedForward(Module):
@@ -320,7 +516,7 @@ class FeedForward(Module):
     def _inner(self, w: World, x: Any) -> Any:
         if not self.shape.gated:
             up = self.run(w, "up", x)
-            if self.style.fused:
+            if self.style.fused or self.shape.act == "bloom_gelu":
                 return fused(w, "activation", (up,), up.shape, up.dtype, saved=(up,))
             return activation(w, self.shape.act, up)
         if self.shape.fused_gate:
@@ -341,13 +537,12 @@ class Experts(Module):
 
     def build(self, w: World, shape: DecoderShape, style: Style, make: Projections) -> None:
         self.shape, self.style = shape, style
-        self.children["router"] = make(w, "router", shape.hidden, shape.experts, False)
+        self.children["router"] = make(w, "router", shape.hidden, shape.experts, shape.experts_bias)
         for name, rows, columns in (
-            ("gate", shape.inner, shape.hidden),
-            ("up", shape.inner, shape.hidden),
+            ("gate_up", 2 * shape.inner, shape.hidden),
             ("down", shape.hidden, shape.inner),
         ):
-            self.children[name] = make.grouped(w, shape.experts, rows, columns)
+            self.children[name] = make.grouped(w, shape.experts, rows, columns, shape.experts_bias)
         if shape.shared_inner:
             shared = FeedForward()
             shared.build(w, shape, style, make, shape.shared_inner)
@@ -358,29 +553,90 @@ class Experts(Module):
     def forward(self, w: World, x: Any) -> Any:
         batch, length, hidden = x.shape
         flat = method(w, "reshape", x, batch * length, hidden)
-        scores = functional(w, "softmax", self.run(w, "router", flat), -1, dtype=float32)
-        rows = batch * length * self.shape.experts_used
-        picked = fused(w, "index", (flat,), (rows, hidden), x.dtype, saved=())
-        gate = self._grouped(w, "gate", picked)
-        up = self._grouped(w, "up", picked)
-        del picked
-        if self.style.fused:
-            inner = fused(w, "gated activation", (gate, up), gate.shape, gate.dtype, saved=(gate, up))
+        # the gated shared expert of Qwen comes first, others after
+        shared = self._shared(w, x) if self.shape.shared_gate else None
+        if self.style.fused or self.shape.experts_see_all:
+            result = self._sent(w, flat)
         else:
-            inner = torch_function(w, "torch.mul", activation(w, self.shape.act, gate), up)
-        del gate, up
-        out = self._grouped(w, "down", inner)
-        del inner
-        weighted = fused(w, "mul", (out, scores), (rows, hidden), x.dtype, saved=(out, scores))
-        del out
-        result = fused(w, "index_add", (weighted,), (batch, length, hidden), x.dtype, saved=())
-        del weighted
+            scores, chosen = self._chosen(w, flat)
+            result = routed(w, flat, chosen, scores, self.shape.experts, self._first, self._gated, self._last)
+            del scores, chosen
+        result = method(w, "view", result, batch, length, hidden)
+        if shared is not None:
+            return add(w, result, shared)
         if "shared" in self.children:
-            result = add(w, result, self.run(w, "shared", x))
+            result = add(w, result, self._shared(w, x))
         return result
 
+    def _chosen(self, w: World, flat: Any) -> tuple[Any, Any]:
+        """Scores and numbers of the experts of each token."""
+        shape = self.shape
+        if shape.router == "sigmoid":
+            weight = method(w, "to", self.child("router").tensor("weight"), float32)
+            logits = functional(w, "linear", method(w, "to", flat, float32), weight)
+        else:
+            logits = self.run(w, "router", flat)
+        used, sigmoid = shape.experts_used, shape.router == "sigmoid"
+        scores, chosen = chosen_experts(w, logits, used, shape.router != "softmax", sigmoid)
+        if shape.router == "narrow":
+            scores = method(w, "to", scores, logits.dtype)
+        return scores, chosen
+
+    def _first(self, w: World, x: Any, ends: Any) -> Any:
+        return self._grouped(w, "gate_up", x)
+
+    def _last(self, w: World, x: Any, ends: Any) -> Any:
+        return self._grouped(w, "down", x)
+
+    def _sent(self, w: World, flat: Any) -> Any:
+        """All in one kernel a product, or (Llama 4) every token to every expert."""
+        scores = functional(w, "softmax", self.run(w, "router", flat), -1, dtype=float32)
+        shape, dtype = self.shape, flat.dtype
+        tokens, hidden = flat.shape
+        rows = tokens * (shape.experts if shape.experts_see_all else shape.experts_used)
+        # indices are kept, not tokens
+        picked = fused(w, "index", (flat,), (rows, hidden), dtype, saved=())
+        if shape.experts_see_all:
+            # copies of all tokens are scaled by their scores before, and summed after
+            picked = fused(w, "mul", (picked, scores), (rows, hidden), dtype, saved=(picked, scores))
+        both = self._grouped(w, "gate_up", picked)
+        del picked
+        inner = self._gated(w, both)
+        del both
+        out = self._grouped(w, "down", inner)
+        del inner
+        if shape.experts_see_all:
+            return fused(w, "sum", (out,), (tokens, hidden), dtype, saved=())
+        weighted = fused(w, "mul", (out, scores), (rows, hidden), dtype, saved=(out, scores))
+        del out
+        return fused(w, "index_add", (weighted,), (tokens, hidden), dtype, saved=())
+
+    def _shared(self, w: World, x: Any) -> Any:
+        out = self.run(w, "shared", x)
+        if "shared_gate" not in self.children:
+            return out
+        gate = torch_function(w, "torch.sigmoid", self.run(w, "shared_gate", x))
+        return torch_function(w, "torch.mul", gate, out)
+
+    def _gated(self, w: World, both: Any) -> Any:
+        rows, wide = both.shape
+        if self.style.fused:
+            return fused(w, "gated activation", (both,), (rows, wide // 2), both.dtype, saved=(both,))
+        gate, up = torch_function(w, "torch.chunk", both, 2, -1)
+        if self.shape.act == "clamped":
+            return _clamped(w, gate, up)
+        return torch_function(w, "torch.mul", activation(w, self.shape.act, gate), up)
+
     def _grouped(self, w: World, name: str, x: Any) -> Any:
-        return grouped_linear(w, x, self.child(name).tensor("weight"))
+        return call(w, self.child(name), (x,), {})
+
+
+def _clamped(w: World, gate: Any, up: Any) -> Any:
+    """The gate of gpt-oss: both halves clamped, a sigmoid of the scaled gate."""
+    f = partial(torch_function, w)
+    gate, up = f("torch.clamp", gate, None, 7.0), f("torch.clamp", up, -7.0, 7.0)
+    glu = f("torch.mul", gate, f("torch.sigmoid", f("torch.mul", gate, 1.702)))
+    return f("torch.mul", add(w, up, 1), glu)
 
 
 class DecoderLayer(Block):
@@ -388,11 +644,11 @@ class DecoderLayer(Block):
 
     def build(self, w: World, shape: DecoderShape, style: Style, make: Projections, index: int) -> None:
         self.shape, self.style = shape, style
-        attention = Attention()
+        attention = Attention() if shape.latent is None else LatentAttention()
         attention.build(w, shape, style, make)
         self.children["attention"] = attention
         mlp: Module
-        if shape.experts and index >= shape.dense_layers:
+        if shape.has_experts(index):
             mlp = experts = Experts()
             experts.build(w, shape, style, make)
         else:
@@ -484,10 +740,12 @@ class Decoder(Module):
         x = self._embedded(w, tokens)
         before = self._give_prefix(w, x)
         rotary = self._tables(w, x)
-        mask = self._mask(w, x, before)
+        mask, windowed = self._mask(w, x, before), self._window_mask(w, x, before)
         for index, layer in enumerate(self.blocks):
-            x = self._layer(w, index, layer, x, rotary, mask)
-        del rotary, mask
+            its = windowed if windowed is not None and self.shape.is_windowed(index) else mask
+            x = self._layer(w, index, layer, x, rotary, its)
+            del its
+        del rotary, mask, windowed
         if before:
             for layer in self.blocks:
                 _attention_of(layer).prefix = None
@@ -521,7 +779,8 @@ class Decoder(Module):
     def _tables(self, w: World, x: Any) -> Any:
         if not self.shape.rotary or self.style.fused:
             return (None, None) if self.shape.rotary else None
-        size = int(self.shape.head_dim * self.shape.rotary)
+        shape = self.shape
+        size = int(shape.head_dim * shape.rotary) if shape.latent is None else shape.latent.turning
         return tuple(w.new((1, 1, x.shape[1], size), x.dtype, "rotary table", x.device) for _ in "cs")
 
     def _give_prefix(self, w: World, x: Any) -> int:
@@ -539,6 +798,16 @@ class Decoder(Module):
             _attention_of(layer).prefix = (key, value)
         return tokens
 
+    def _window_mask(self, w: World, x: Any, before: int) -> Any:
+        """Of layers that see a window, where the text is longer."""
+        length, window = x.shape[1], self.shape.window
+        style = self.style
+        if window is None or not style.by_transformers or length <= window or style.fused:
+            return None
+        dtype = x.dtype if _writes_out(self.shape, style) or self.shape.sinks else boolean
+        batch = x.shape[0] if dtype is not boolean else 1
+        return w.new((batch, 1, length, length + before), dtype, "window mask", x.device)
+
     def _mask(self, w: World, x: Any, before: int) -> Any:
         """before: keys that every query sees besides those of the text."""
         length = x.shape[1]
@@ -546,7 +815,8 @@ class Decoder(Module):
             return None
         if self.shape.alibi:
             return w.new((1, self.shape.heads, length, length + before), x.dtype, "alibi mask", x.device)
-        if self.style.attention == "eager" or self.shape.attention_softcap:
+        sinks = self.shape.sinks and self.style.by_transformers
+        if _writes_out(self.shape, self.style) or sinks:
             return w.new((x.shape[0], 1, length, length + before), x.dtype, "causal mask", x.device)
         if before and not self.style.fused:
             return w.new((x.shape[0], 1, length, length + before), boolean, "causal mask", x.device)
@@ -573,6 +843,9 @@ class Decoder(Module):
         tokens = int(x.shape[0]) * int(x.shape[1])
         size = 2 if w_half(x) else 4
         q, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+        if shape.latent is not None:
+            q = shape.heads * (shape.latent.still + shape.latent.turning)
+            kv = shape.latent.rank
         products = [q, kv, kv, shape.hidden, shape.inner, shape.inner, shape.hidden]
         kept = sum(products[1::2])
         return tokens * (size * (q + kept) + 4 * shape.heads)

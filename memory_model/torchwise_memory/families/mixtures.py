@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from torchwise_memory.families import llama
 from torchwise_memory.families.base import Config, activation
+from torchwise_memory.families.routing import routed
 from torchwise_memory.modules.base import Module
 from torchwise_memory.modules.ops import functional, method, torch_function
-from torchwise_memory.runtime.dtypes import float32, int32
+from torchwise_memory.runtime.dtypes import float32
 from torchwise_memory.runtime.tensor import Tensor
 from torchwise_memory.runtime.world import World
 
@@ -86,33 +88,16 @@ class Experts(Module):
         return self
 
     def forward(self, w: World, x: Tensor, chosen: Tensor, scores: Tensor) -> Any:
-        each = chosen.shape[-1]
-        # the library's function holds all of these until it returns
-        weights = method(w, "reshape", scores, -1)
-        ids = method(w, "reshape", chosen, -1)
-        sorted_ids, order = torch_function(w, "torch.sort", ids)
-        taken = method(w, "__getitem__", x, torch_function(w, "torch.floor_divide", order, each))
-        sorted_weights = method(w, "__getitem__", weights, order)
-        counted = method(w, "to", sorted_ids, int32)
-        counts = torch_function(w, "torch.histc", counted, self.experts, 0, self.experts - 1)
-        ends = torch_function(w, "torch.cumsum", counts, 0, dtype=int32)
-        out = self._product(w, taken, "gate_up_proj", ends)
-        out = self._gated(w, out)
-        out = self._product(w, out, "down_proj", ends)
-        weighted = torch_function(w, "torch.mul", out, method(w, "unsqueeze", sorted_weights, -1))
-        back = torch_function(w, "torch.empty_like", order)
-        places = torch_function(w, "torch.arange", order.shape[0], device=order.device)
-        method(w, "__setitem__", back, order, places)
-        del places
-        weighted = method(w, "__getitem__", weighted, back)
-        final = method(w, "sum", method(w, "view", weighted, x.shape[0], each, x.shape[1]), 1)
-        return method(w, "to", final, x.dtype)
+        products = {name: partial(self._product, name) for name in ("gate_up_proj", "down_proj")}
+        return routed(
+            w, x, chosen, scores, self.experts, products["gate_up_proj"], self._gated, products["down_proj"]
+        )
 
     def _gated(self, w: World, both: Any) -> Any:
         gate, up = torch_function(w, "torch.chunk", both, 2, -1)
         return torch_function(w, "torch.mul", activation(w, self.config.text("hidden_act"), gate), up)
 
-    def _product(self, w: World, x: Any, name: str, ends: Any) -> Any:
+    def _product(self, name: str, w: World, x: Any, ends: Any) -> Any:
         weight = method(w, "transpose", self.tensor(name), -2, -1)
         return functional(w, "grouped_mm", method(w, "to", x, weight.dtype), weight, offs=ends)
 

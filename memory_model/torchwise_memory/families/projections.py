@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torchwise_memory.families.base import add, embedding, linear
+from torchwise_memory.families.fused import fused, grouped_linear
 from torchwise_memory.modules.base import Module
 from torchwise_memory.modules.ops import functional, method, torch_function
 from torchwise_memory.runtime.dtypes import DType, float32, uint8
@@ -66,7 +67,8 @@ class PromptShape:
 class Projections:
     """Makes the linear layers of a model, by the name of their place.
 
-    tensor_parallel: how many processes divide each matrix.
+    tensor_parallel: how many processes divide each matrix. packs_experts: those of mixtures are packed like
+    other layers, or as `experts_packed` where they differ.
     """
 
     quantised: Quantised | None = None
@@ -74,6 +76,8 @@ class Projections:
     tensor_parallel: int = 1
     compute: DType | None = None
     kept_plain: frozenset[str] = field(default=frozenset({"lm_head", "router", "shared_gate"}))
+    packs_experts: bool = False
+    experts_packed: Quantised | None = None
 
     def __call__(self, w: World, name: str, columns: int, rows: int, bias: bool) -> Module:
         layer = Projection()
@@ -86,9 +90,11 @@ class Projections:
         adapted.build(w, name, layer, adapter)
         return adapted
 
-    def grouped(self, w: World, experts: int, rows: int, columns: int) -> Module:
-        layer = Module()
-        layer.new_parameter(w, "weight", (experts, rows, columns), None, None)
+    def grouped(self, w: World, experts: int, rows: int, columns: int, bias: bool = False) -> Module:
+        """Products of all experts: plain, or packed where experts are (`experts_packed`)."""
+        layer = GroupedProjection()
+        packed = self.quantised if self.experts_packed is None else self.experts_packed
+        layer.build(w, experts, rows, columns, bias, packed if self.packs_experts else None, self.compute)
         return layer
 
 
@@ -165,10 +171,67 @@ class Projection(Module):
         return w.new((self.rows, self.columns), dtype, "dequantised weight", x.device)
 
 
+class GroupedProjection(Module):
+    """Products of experts: rows of the input by the matrix of their expert."""
+
+    native_name = "torchwise.GroupedLinear"
+
+    def build(
+        self,
+        w: World,
+        experts: int,
+        rows: int,
+        columns: int,
+        bias: bool,
+        quantised: Quantised | None,
+        compute: DType | None,
+    ) -> None:
+        self.experts, self.rows, self.columns = experts, rows, columns
+        self.quantised, self.compute = quantised, compute
+        if quantised is None:
+            self.new_parameter(w, "weight", (experts, rows, columns), None, None)
+        else:
+            size = experts * quantised.bytes_of(rows, columns)
+            packed = w.new((size,), uint8, "packed experts", kind=StorageKind.WEIGHTS)
+            self.adopt_parameter("weight", Parameter(packed, requires_grad=False))
+        self.parameters["bias"] = None
+        if bias:
+            self.new_parameter(w, "bias", (experts, rows), None, None)
+
+    @property
+    def packed_away(self) -> int:
+        """Weights that the packed storage stands for beyond its own elements."""
+        if self.quantised is None:
+            return 0
+        return self.experts * self.rows * self.columns - self.tensor("weight").numel
+
+    def forward(self, w: World, x: Any) -> Any:
+        weight, bias = self.tensor("weight"), self.parameter("bias")
+        if self.quantised is None:
+            out = grouped_linear(w, x, weight)
+        else:
+            out = self._unpacked_product(w, x, weight)
+        if bias is None:
+            return out
+        return fused(w, "add", (out, bias), out.shape, out.dtype, saved=())
+
+    def _unpacked_product(self, w: World, x: Any, weight: Tensor) -> Any:
+        """One expert after the other is unpacked, where a kernel does not read packed weights."""
+        assert self.quantised is not None
+        w.matrix_workspace(x.device)
+        whole = None
+        if self.quantised.dequantises:
+            whole = w.new((self.rows, self.columns), x.dtype, "dequantised expert", x.device)
+        result = w.new((x.shape[0], self.rows), x.dtype, "packed experts", x.device)
+        del whole
+        record(w, "packed experts", (x,), (weight,), _QuantisedBack(self, x, x.dtype), result)
+        return result
+
+
 class _QuantisedBack:
     __slots__ = ("columns", "dequantises", "dtype", "rows", "shape")
 
-    def __init__(self, layer: Projection, x: Tensor, dtype: DType) -> None:
+    def __init__(self, layer: Projection | GroupedProjection, x: Tensor, dtype: DType) -> None:
         self.rows, self.columns = layer.rows, layer.columns
         self.shape, self.dtype = x.shape, dtype
         self.dequantises = layer.quantised is not None and layer.quantised.dequantises

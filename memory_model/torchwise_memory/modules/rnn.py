@@ -399,6 +399,28 @@ def pack_padded_sequence(
     return packed
 
 
+def pad_sequence(
+    w: World,
+    sequences: Any,
+    batch_first: bool = False,
+    padding_value: float = 0.0,
+    padding_side: str = "right",
+) -> Tensor:
+    """One tensor as long as the longest of the sequences."""
+    tensors = list(sequences)
+    if not tensors or not all(isinstance(one, Tensor) and one.ndim for one in tensors):
+        raise Unsupported("torch.nn.utils.rnn.pad_sequence", "sequences that are not known")
+    first: Tensor = tensors[0]
+    longest = max(one.shape[0] for one in tensors)
+    lead = (len(tensors), longest) if batch_first else (longest, len(tensors))
+    padded: Tensor = method(w, "new_full", first, (*lead, *first.shape[1:]), padding_value)
+    return padded
+
+
+def pack_sequence(w: World, sequences: Any, enforce_sorted: bool = True) -> PackedSequence:
+    return pack_padded_sequence(w, pad_sequence(w, sequences), None, False, enforce_sorted)
+
+
 def pad_packed_sequence(
     w: World,
     sequence: PackedSequence,

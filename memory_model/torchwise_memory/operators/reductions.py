@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 from torchwise_memory.runtime.layout import expanded_strides
@@ -706,7 +708,38 @@ def argsort(w: World, input: Tensor, dim: int = -1, descending: bool = False, st
     return indices
 
 
-@operator("torch.unique", "torch.unique_consecutive", method=("unique", "unique_consecutive"))
+@operator("torch.unique_consecutive", method="unique_consecutive")
+def unique_consecutive(
+    w: World,
+    input: Tensor,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+    dim: int | None = None,
+) -> object:
+    """Runs of equal elements; where values are not known, as for `torch.unique`."""
+    known = values_of(input) if dim is None else None
+    if known is None:
+        return unique(w, input, True, return_inverse, return_counts, dim)
+    runs = [(value, len(list(run))) for value, run in groupby(known)]
+    values = _numbers(w, input, (len(runs),), [value for value, _ in runs], input.dtype)
+    made = [values]
+    if return_inverse:
+        places = [float(place) for place, (_, count) in enumerate(runs) for _ in range(count)]
+        made.append(_numbers(w, input, input.shape, places))
+    if return_counts:
+        made.append(_numbers(w, input, (len(runs),), [float(count) for _, count in runs]))
+    return tuple(made) if len(made) > 1 else values
+
+
+def _numbers(
+    w: World, like: Tensor, shape: Shape, numbers: list[float], dtype: DType = dtypes.int64
+) -> Tensor:
+    made = w.new(shape, dtype, "unique", like.storage.device)
+    store_values(made, numbers)
+    return made
+
+
+@operator("torch.unique", method="unique")
 def unique(
     w: World,
     input: Tensor,
@@ -734,19 +767,15 @@ def unique(
 
 
 def _unique_of(w: World, input: Tensor, known: list[float], with_inverse: bool, with_counts: bool) -> object:
-    distinct = sorted(set(known))
-    device = input.storage.device
-    values = w.new((len(distinct),), input.dtype, "unique", device)
-    store_values(values, distinct)
+    counts = Counter(known)
+    distinct = sorted(counts)
+    values = _numbers(w, input, (len(distinct),), distinct, input.dtype)
     made = [values]
     if with_inverse:
-        inverse = w.new(input.shape, dtypes.int64, "unique", device)
-        store_values(inverse, [distinct.index(value) for value in known])
-        made.append(inverse)
+        place = {value: float(index) for index, value in enumerate(distinct)}
+        made.append(_numbers(w, input, input.shape, [place[value] for value in known]))
     if with_counts:
-        counts = w.new((len(distinct),), dtypes.int64, "unique", device)
-        store_values(counts, [known.count(value) for value in distinct])
-        made.append(counts)
+        made.append(_numbers(w, input, (len(distinct),), [float(counts[value]) for value in distinct]))
     return tuple(made) if len(made) > 1 else values
 
 

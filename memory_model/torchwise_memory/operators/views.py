@@ -390,7 +390,13 @@ def select(w: World, input: Tensor, dim: int, index: int) -> Tensor:
     return part(w, input, shape, strides, offset, "select")
 
 
-@operator("torch.split", method="split")
+@method("split")
+def split_method(w: World, input: Tensor, split_size: object, dim: int = 0) -> tuple[Tensor, ...]:
+    """`Tensor.split`, whose size goes by another name than that of `torch.split`."""
+    return split(w, input, split_size, dim)
+
+
+@operator("torch.split")
 def split(w: World, tensor: Tensor, split_size_or_sections: object, dim: int = 0) -> tuple[Tensor, ...]:
     """One node with all parts as outputs."""
     at = dim_of(dim, tensor.ndim)

@@ -179,6 +179,14 @@ class World:
                 self.ledger, bytes_, CUDA, "cublas workspace", "uint8", (bytes_,), StorageKind.WORKSPACE
             )
 
+    def warm(self, device: Device) -> None:
+        """What earlier steps left: a workspace for each of the two threads that multiply."""
+        outer = self.backward_depth
+        for depth in (0, 1):
+            self.backward_depth = depth
+            self.matrix_workspace(device)
+        self.backward_depth = outer
+
     def close(self) -> None:
         """Let go of everything the world itself holds; what is alive afterwards, the program holds."""
         self.workspaces.clear()
