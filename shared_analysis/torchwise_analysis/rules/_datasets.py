@@ -44,6 +44,38 @@ def words_of(node: nodes.Node) -> frozenset[str]:
     return frozenset(found)
 
 
+_DEEP_CALLS = 3
+
+
+def words_behind(cls: Class, name: str) -> frozenset[str]:
+    """The words of a method and of the methods of the same class that it calls."""
+    words: frozenset[str] = frozenset()
+    todo, done = [(name, 0)], {name}
+    while todo:
+        called, depth = todo.pop()
+        method = method_of(cls, called)
+        if method is None:
+            continue
+        words |= words_of(method.node)
+        inner = _own_calls(method.node) - done if depth < _DEEP_CALLS else frozenset[str]()
+        todo += [(one, depth + 1) for one in sorted(inner)]
+        done |= inner
+    return words
+
+
+def _own_calls(node: nodes.FunctionDef) -> frozenset[str]:
+    """Methods of the object itself that a method calls."""
+    own = node.params[0].name if node.params else ""
+    return frozenset(
+        inner.func.attr
+        for inner in walk(node)
+        if isinstance(inner, nodes.Call)
+        and isinstance(inner.func, nodes.Attribute)
+        and isinstance(inner.func.value, nodes.Name)
+        and inner.func.value.id == own
+    )
+
+
 def plain_calls(node: nodes.Node) -> frozenset[str]:
     """Names that are called as functions below a node."""
     return frozenset(

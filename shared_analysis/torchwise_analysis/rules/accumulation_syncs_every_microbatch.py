@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from torchwise_analysis.findings import Confidence, Evidence, Fix, Safety, Severity
 from torchwise_analysis.fixes import SourceFile
-from torchwise_analysis.interp.abstract.events import Backward, NoSync, Step
+from torchwise_analysis.interp.abstract.events import Backward, Collective, NoSync, Step
 from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
-from torchwise_analysis.rules._reading import distinct
+from torchwise_analysis.rules._reading import distinct, doubt
 
 WRONG = """
 import torch
@@ -71,9 +71,13 @@ RULE = Rule(
         "Accelerate's `accumulate`, Lightning, an engine",
         "FSDP, where skipping the reduction keeps whole gradients in memory",
         "one backward for each step",
+        "Accelerate or Fabric in a program that never speaks of other processes",
     ),
-    grading="Always a hint: the result is right. Certain: the window is counted exactly.",
-    fix="Advice: run all micro-batches but the last inside `model.no_sync()`.",
+    grading=(
+        "Always a hint: the result is right. Certain: the window is counted exactly. Likely under Accelerate "
+        "and Fabric, which may start one process only."
+    ),
+    fix="Advice: run all micro-batches but the last inside `no_sync()`, of the model or the accelerator.",
     references=(
         Reference(
             "DistributedDataParallel.no_sync",
@@ -209,18 +213,34 @@ def detect(trace: Trace) -> Iterator[Hit]:
                 yield _hit(one, found[-1])
 
 
+_NO_SYNC = {"accelerator": "accelerator.no_sync", "fabric": "fabric.no_backward_sync"}
+_OWNERS = {"accelerator": "Accelerate", "fabric": "Fabric"}
+
+
 def _is_averaged(trace: Trace, backward: Backward) -> bool:
     forwards = [trace.passes[p].forward for p in backward.passes if p in trace.passes]
+    if backward.how in _OWNERS and backward.scene.no_sync is None:
+        is_prepared = any(forward.wrapped == "prepared" for forward in forwards)
+        return is_prepared and trace.once("speaks of ranks", lambda: _speaks_of_ranks(trace))
     return backward.how == "tensor" and any(forward.wrapped == "ddp" for forward in forwards)
 
 
+def _speaks_of_ranks(trace: Trace) -> bool:
+    """Does the program wait for other processes, or ask which one it is?"""
+    return bool(trace.of(Collective)) or any(
+        guard.kind == "rank" for event in trace.events for guard in event.scene.guards
+    )
+
+
 def _hit(one: Step, backward: Backward) -> Hit:
+    owner = _OWNERS.get(backward.how)
     return Hit(
         backward.place,
         Severity.HINT,
-        Confidence.CERTAIN,
+        Confidence.CERTAIN if owner is None else Confidence.LIKELY,
         "gradients are averaged over the ranks in each micro-batch; one average at the end of a window gives "
-        "the same. Run the other micro-batches inside `no_sync()`.",
+        f"the same. Run the other micro-batches inside `{_NO_SYNC.get(backward.how, 'no_sync')}()`."
+        + doubt((owner is not None, f"how many processes {owner} starts is not seen")),
         distinct(
             (
                 Evidence(
@@ -235,4 +255,4 @@ def _hit(one: Step, backward: Backward) -> Hit:
 
 
 def fixes(hit: Hit, file: SourceFile) -> Iterator[Fix]:  # noqa: ARG001 - advice needs no text
-    yield Fix("Run all micro-batches but the last inside `model.no_sync()`", Safety.ADVICE, ())
+    yield Fix("Run all micro-batches but the last inside `no_sync()`", Safety.ADVICE, ())

@@ -10,7 +10,7 @@ from torchwise_analysis.interp.abstract.events import LoaderBuilt, Transfer
 from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.interp.abstract.values import Const, Obj
 from torchwise_analysis.rules._accelerators import first_transfer
-from torchwise_analysis.rules._datasets import header_of, method_of, words_of
+from torchwise_analysis.rules._datasets import header_of, method_of, words_behind
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
 from torchwise_analysis.rules._reading import called, distinct
 
@@ -270,7 +270,7 @@ def _reading(trace: Trace, dataset: Obj) -> tuple[Place | None, str] | None:
     found = method_of(dataset.cls, "__getitem__")
     if found is None or dataset.cls.open_bases:
         return None
-    words = words_of(found.node)
+    words = words_behind(dataset.cls, found.node.name)
     opens = {"Image", "open"} <= words or ("load" in words and words & {"np", "numpy", "torch"})
     if not (opens or words & _DECODING) or any("cache" in word.lower() for word in words):
         return None

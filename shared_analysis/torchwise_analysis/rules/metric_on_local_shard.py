@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from torchwise_analysis.findings import Confidence, Evidence, Fix, Safety, Severity
 from torchwise_analysis.fixes import SourceFile
-from torchwise_analysis.interp.abstract.events import Collective, HostSync, LoaderBuilt, Reported, Saved
+from torchwise_analysis.interp.abstract.events import (
+    ApiCall,
+    Collective,
+    HostSync,
+    LoaderBuilt,
+    Reported,
+    Saved,
+)
 from torchwise_analysis.interp.abstract.trace import Trace
-from torchwise_analysis.interp.abstract.values import Obj
+from torchwise_analysis.interp.abstract.values import Const, Kind, Obj, Tensor, Value
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
 from torchwise_analysis.rules._processes import said_of_ranks
-from torchwise_analysis.rules._reading import called, distinct, step
+from torchwise_analysis.rules._reading import called, distinct, doubt, step
 
 WRONG = """
 import torch
@@ -72,11 +79,13 @@ RULE = Rule(
         "the rank is shown with the number, or the number is computed with the number of ranks",
         "losses and accuracies of the training batches, which are shown to follow a run",
         "evaluations in which every rank sees all of the data, or whose forwards record a graph",
+        "what Lightning logs, where its `Trainer` is not seen to start several processes",
     ),
     grading=(
         "Certain: the loader shards, the number is computed from its batches alone, and nothing reduces. A "
         "warning; an error when the number decides which checkpoint is kept. Likely for `gather`, which "
         "counts the samples twice that fill up the last batch."
+        " What Lightning logs without `sync_dist` is a hint, and a warning where a callback goes by it."
         " A hint where the project's own launch lines all start one process."
     ),
     fix="Advice: add up counts, not means, over the ranks before the division, or gather the predictions.",
@@ -91,6 +100,40 @@ RULE = Rule(
         ),
     ),
     examples=(
+        Example(
+            "Lightning reduces only where it is told to",
+            """
+import lightning as L
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+from torch import nn
+
+
+class Net(L.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(4, 2)
+
+    def training_step(self, batch, _):
+        return nn.functional.cross_entropy(self.net(batch[0]), batch[1])
+
+    def validation_step(self, batch, _):
+        loss = nn.functional.cross_entropy(self.net(batch[0]), batch[1])
+        self.log("val_loss", loss)
+        ^^^^^^^^^^^^^^^^^^^^^^^^^^ metric-on-local-shard warning certain
+
+    def test_step(self, batch, _):
+        self.log("test_loss", nn.functional.cross_entropy(self.net(batch[0]), batch[1]), sync_dist=True)
+
+    def configure_optimizers(self):
+        return torch.optim.AdamW(self.parameters())
+
+
+def main(train, val):
+    best = ModelCheckpoint(monitor="val_loss")
+    L.Trainer(devices=4, strategy="ddp", callbacks=[best]).fit(Net(), train, val)
+""",
+        ),
         Example(
             "Fabric reduces in place",
             """
@@ -327,6 +370,7 @@ def detect(trace: Trace) -> Iterator[Hit]:
 
 def _found(trace: Trace) -> Iterator[Hit]:
     yield from _gathered(trace)
+    yield from _logged(trace)
     vague = {event.scene.entry for event in trace.of(Collective) if _reduces(event) and not event.followed}
     if vague and (trace.silence.cut or trace.silence.fuel_spent):
         return  # it may be called where the run was cut off
@@ -420,5 +464,103 @@ def _is_gathered(read: HostSync, sources: frozenset[int]) -> bool:
     return read.value is not None and "gathered" in read.value.taint and bool(read.value.sources & sources)
 
 
+_EVALUATING = ("validation_step", "test_step", "on_validation_epoch_end", "on_test_epoch_end")
+
+
+def _logged(trace: Trace) -> Iterator[Hit]:
+    """What Lightning logs in an evaluation is of one rank, where `sync_dist` does not ask for that of all."""
+    trainers = trace.api("lightning.Trainer")
+    if not trainers or not all(_shares(trainer) for trainer in trainers):
+        return
+    monitored = {
+        name.value: event
+        for event in trace.of(ApiCall)
+        if isinstance(name := event.arguments.get("monitor"), Const) and isinstance(name.value, str)
+    }
+    logs = trace.api("lightning.LightningModule.log", "lightning.LightningModule.log_dict")
+    local = [(event, _monitor(trace, event, monitored)) for event in logs if _is_local(trace, event)]
+    spoken: set[int] = set()
+    # what a callback goes by comes first
+    for event, monitor in sorted(local, key=lambda one: (one[1] is None, one[0].order)):
+        module = event.receiver
+        if isinstance(module, Obj) and module.id not in spoken:
+            spoken.add(module.id)
+            yield _hit_of_log(event, module, trainers[0], monitor)
+
+
+def _monitor(trace: Trace, event: ApiCall, monitored: Mapping[str, ApiCall]) -> ApiCall | None:
+    names = sorted(_logged_names(trace, event) & monitored.keys())
+    return monitored[names[0]] if names else None
+
+
+def _hit_of_log(event: ApiCall, module: Obj, trainer: ApiCall, monitor: ApiCall | None) -> Hit:
+    return Hit(
+        event.place,
+        Severity.HINT if monitor is None else Severity.WARNING,
+        Confidence.LIKELY if monitor is None else Confidence.CERTAIN,
+        "this number rests on the part of the data that this rank got"
+        + ("" if monitor is None else ", and a callback goes by it")
+        + ": Lightning reduces what is logged only where it is told to. Log it with `sync_dist=True`."
+        + doubt((monitor is None, "it may be meant for a look only")),
+        distinct(
+            (
+                Evidence(trainer.place, "several devices: each gets a part of the data"),
+                Evidence(event.place, "logged without `sync_dist`"),
+                *(step(monitor.place, "this decides by it") if monitor is not None else ()),
+            )
+        ),
+        frozenset({("shard", module.id)}),
+        facts=_SYNC,
+    )
+
+
+_SYNC = "sync_dist"
+
+
+def _shares(trainer: ApiCall) -> bool:
+    """Does it certainly run several processes, each on its own part of the data?"""
+    given = trainer.arguments
+    if given.open or any(
+        given.get(name) is not None for name in ("use_distributed_sampler", "replace_sampler_ddp")
+    ):
+        return False
+    numbers = [given.get(name) for name in ("devices", "gpus", "num_nodes")]
+    return any(isinstance(n, Const) and isinstance(n.value, int) and n.value > 1 for n in numbers)
+
+
+def _is_local(trace: Trace, event: ApiCall) -> bool:
+    if event.scene.entry.kind != "hook" or not event.scene.entry.name.endswith(_EVALUATING):
+        return False
+    given = event.arguments
+    if given.open or given.get("sync_dist") is not None or given.get("rank_zero_only") is not None:
+        return False
+    values = _logged_values(trace, event)
+    return bool(values) and all(isinstance(value, Tensor) for value in values)
+
+
+def _logged_values(trace: Trace, event: ApiCall) -> tuple[Value, ...]:
+    given = (
+        event.arguments.get("value", 1)
+        if event.name.endswith(".log")
+        else event.arguments.get("dictionary", 0)
+    )
+    if isinstance(given, Obj) and given.kind is Kind.DICT:
+        return tuple(trace.entries(given.id).values())
+    return () if given is None else (given,)
+
+
+def _logged_names(trace: Trace, event: ApiCall) -> frozenset[str]:
+    name = event.arguments.get("name", 0)
+    if isinstance(name, Const) and isinstance(name.value, str):
+        return frozenset([name.value])
+    given = event.arguments.get("dictionary", 0)
+    entries = trace.entries(given.id) if isinstance(given, Obj) else {}
+    return frozenset(key for key in entries if isinstance(key, str))
+
+
 def fixes(hit: Hit, file: SourceFile) -> Iterator[Fix]:  # noqa: ARG001 - advice needs no text
-    yield Fix("Add up counts over the ranks before the division", Safety.ADVICE, ())
+    is_logged = hit.facts == _SYNC
+    title = (
+        "Log it with `sync_dist=True`" if is_logged else "Add up counts over the ranks before the division"
+    )
+    yield Fix(title, Safety.ADVICE, ())

@@ -215,7 +215,12 @@ def lightning_log(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
     if call.name == "freeze" and (is_lightning(obj) or obj.cls is None):
         modules.set_requires_grad(m, frozenset([obj.id]), False, call.node)
         return va.NONE
-    return va.NONE if is_lightning(obj) else None
+    if not is_lightning(obj):
+        return None
+    if call.name in ("log", "log_dict"):
+        name = f"lightning.LightningModule.{call.name}"
+        m.emit(ev.ApiCall, call.node, name=name, arguments=call.arguments, receiver=obj)
+    return va.NONE
 
 
 @method(va.Kind.MODULE, "clip_gradients")

@@ -814,3 +814,219 @@ def main(data, **given):
 )
 def test_settings_whose_names_are_computed_may_be_anything(change: str, may_be_on: bool) -> None:
     assert bool(lines_of("sampler-epoch-not-set", SETTINGS.format(change=change))) is may_be_on
+
+
+COUNTED = """
+import collections
+
+import torch
+from torch import nn
+
+model = nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def evaluate(batches):
+    model.eval()  # here
+    with torch.no_grad():
+        return [model(x).argmax(1) for x, _ in batches]
+
+
+def fit(batches, held_out, state):
+    n = step = 0
+    for _ in range(10):
+        for x, y in batches:
+            {first}
+            for group in optimizer.param_groups:
+                group["lr"] = 0.1
+            (nn.functional.cross_entropy(model(x), y) / 16).backward()
+            if {n} % 16 == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+                {second}
+            if {n} % 16 == 0 and {step} % 600 == 0:
+                evaluate(held_out)
+
+
+class Progress:
+    def __init__(self):
+        self.at = {{"n": 0, "step": 0}}
+
+
+def main(batches, held_out):
+    fit(batches, held_out, {state})
+"""
+
+
+@pytest.mark.parametrize(
+    ("n", "step", "state"),
+    [
+        ("n", "step", "None"),
+        ('state["n"]', 'state["step"]', '{"n": 0, "step": 0}'),
+        ('state["n"]', 'state["step"]', "dict(n=0, step=0)"),
+        ('state["n"]', 'state["step"]', "collections.Counter()"),
+        ('state["n"]', 'state["step"]', "collections.defaultdict(int)"),
+        ('state.at["n"]', 'state.at["step"]', "Progress()"),
+    ],
+)
+@pytest.mark.parametrize("how", ["{x} += 1", "{x} = {x} + 1", "{x} = 1 + {x}"])
+def test_counters_wherever_they_are_kept(n: str, step: str, state: str, how: str) -> None:
+    text = COUNTED.format(n=n, step=step, state=state, first=how.format(x=n), second=how.format(x=step))
+    check("stuck-eval-mode", text)
+
+
+LOGGED = """
+import lightning as L
+import torch
+from lightning.pytorch.callbacks import EarlyStopping
+from torch import nn
+
+
+class Net(L.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(4, 2)
+
+    def shared(self, batch):
+        return nn.functional.cross_entropy(self.net(batch[0]), batch[1])
+
+    def training_step(self, batch, _):
+        loss = self.shared(batch)
+        self.log("train_loss", loss)
+        return loss
+
+    def validation_step(self, batch, _):
+        loss = self.shared(batch)
+        {log}
+
+    def configure_optimizers(self):
+        return torch.optim.AdamW(self.parameters())
+
+
+def main(train, held_out):
+    trainer = L.Trainer({trainer})
+    trainer.fit(Net(), train, held_out)
+"""
+STOPPING = ', callbacks=[EarlyStopping(monitor="loss")]'
+
+
+@pytest.mark.parametrize(
+    ("log", "trainer", "is_local"),
+    [
+        ('self.log("loss", loss)', "devices=4" + STOPPING, True),
+        ('self.log("loss", loss, prog_bar=True)', "num_nodes=2" + STOPPING, True),
+        ('self.log_dict({"loss": loss})', "devices=2" + STOPPING, True),
+        ('self.log("other", loss)', "devices=2" + STOPPING, True),
+        ('self.log("loss", loss, sync_dist=True)', "devices=4" + STOPPING, False),
+        ('self.log("loss", loss, rank_zero_only=True)', "devices=4" + STOPPING, False),
+        ('self.log("loss", loss)', "devices=1" + STOPPING, False),
+        ('self.log("loss", loss)', "" + STOPPING[2:], False),
+        ('self.log("loss", loss)', "devices=4, use_distributed_sampler=False" + STOPPING, False),
+        ('self.log("loss", loss)', "**settings" + STOPPING, False),
+        ('self.log("step", 3)', "devices=4" + STOPPING, False),
+    ],
+)
+def test_what_lightning_logs_of_one_rank(log: str, trainer: str, is_local: bool) -> None:
+    end = "  # here" if is_local else ""
+    check("metric-on-local-shard", LOGGED.format(log=log + end, trainer=trainer))
+
+
+READING = """
+import torch
+from PIL import Image
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+from torchvision.transforms.functional import to_tensor
+
+
+class Photos(Dataset):
+    def __init__(self, rows):
+        self.rows = rows
+        {prepared}
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, index):
+        return self.sample({sample})
+
+    def sample(self, row):
+        return self.read(row[0]), row[1]
+
+    def read(self, path):
+        {read}
+
+
+def train(rows, model):
+    model.cuda().train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = DataLoader(Photos(rows), batch_size=64, shuffle=True){end}
+    for x, y in loader:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x.cuda()), y.cuda()).backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("sample", "prepared", "read", "is_slow"),
+    [
+        ("self.rows[index]", "pass", "return to_tensor(Image.open(path))", True),
+        ("self.rows[index]", "self.seen = {}", "return self.seen[path]", False),
+        ("self.rows[index]", "self.read(rows[0][0])", "return torch.zeros(3)", False),
+        ("self.rows[index]", "self.cache = {}", "return self.cache[path] or Image.open(path)", False),
+    ],
+)
+def test_a_file_is_opened_by_a_method_of_the_data_set(
+    sample: str, prepared: str, read: str, is_slow: bool
+) -> None:
+    end = "  # here" if is_slow else ""
+    check("loader-starved", READING.format(sample=sample, prepared=prepared, read=read, end=end))
+
+
+PREPARED = """
+import torch
+from accelerate import Accelerator
+from lightning.fabric import Fabric
+from torch import nn
+
+
+def train(batches, accelerator):
+    model = nn.Linear(12, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = accelerator.{prepare}(model, optimizer)
+    for i, (x, y) in enumerate(batches):
+        {around}:
+            loss = nn.functional.cross_entropy(model(x), y) / 4
+            accelerator.backward(loss){end}
+        if (i + 1) % 4 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+    {wait}
+
+
+def main(batches):
+    train(batches, {owner}())
+"""
+WAIT, BARRIER = "accelerator.wait_for_everyone()", "accelerator.barrier()"
+
+
+@pytest.mark.parametrize(
+    ("owner", "prepare", "around", "wait", "is_each"),
+    [
+        ("Accelerator", "prepare", "if True", WAIT, True),
+        ("Accelerator", "prepare", "if True", "if accelerator.is_main_process: print(loss)", True),
+        ("Accelerator", "prepare", "if True", "pass", False),
+        ("Accelerator", "prepare", "with accelerator.accumulate(model)", WAIT, False),
+        ("Accelerator", "prepare", "with accelerator.no_sync(model)", WAIT, False),
+        ("Fabric", "setup", "if True", BARRIER, True),
+        ("Fabric", "setup", "if True", "pass", False),
+        ("Fabric", "setup", "with accelerator.no_backward_sync(model, enabled=i % 4 != 3)", BARRIER, False),
+    ],
+)
+def test_prepared_models_average_in_each_backward(
+    owner: str, prepare: str, around: str, wait: str, is_each: bool
+) -> None:
+    end = "  # here" if is_each else ""
+    text = PREPARED.format(owner=owner, prepare=prepare, around=around, end=end, wait=wait)
+    check("accumulation-syncs-every-microbatch", text)
