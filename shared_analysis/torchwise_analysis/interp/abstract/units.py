@@ -3,12 +3,13 @@
 Every top-level statement is a unit; every member of a class, and of a class in it, has a block of lines of
 its own. A unit keeps the nodes and the blocks it was first seen with for as long as its source stays the
 same, wherever it moves. `Source.take` says what an edit changed: nothing, bodies of functions (their `Code`
-is counted up), or more. A name that stands alone does nothing and is left out: most letters of a statement
-that is being typed make one.
+is counted up), or more. A dotted name that stands alone does nothing, nor does one given to a variable that
+nobody reads; both are left out: most letters of a statement that is being typed make one.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
@@ -16,7 +17,7 @@ from itertools import islice
 from typing import Any, NamedTuple, TypeAlias, cast
 
 from torchwise_analysis.interp.abstract.places import Bends, Ground, bends_of
-from torchwise_analysis.interp.abstract.static import Mentions, Said, children, said_in
+from torchwise_analysis.interp.abstract.static import Mentions, Said, children, said_in, walk
 from torchwise_analysis.interp.abstract.values import Code
 from torchwise_analysis.source import nodes as nd
 
@@ -502,34 +503,85 @@ def _common(old: Sequence[Unit], new: Sequence[tuple[str, nd.Placed]]) -> int:
     return count
 
 
-def _shifted(statement: nd.Stmt, lines: int) -> nd.Stmt:
-    """The statement with the absolute lines inside it moved; without what is broken or does nothing."""
+def _shifted(statement: nd.Stmt, lines: int, unread: frozenset[str] = frozenset()) -> nd.Stmt:
+    """The statement with the absolute lines inside it moved; without what is broken or does nothing.
+
+    unread: variables of the function around it that nobody reads.
+    """
     if isinstance(statement, nd.Placed):
-        return nd.Placed(_NO_SPAN, statement.line + lines, _shifted_block(statement.body, lines), "")
+        body = _shifted_block(statement.body, lines, unread)
+        return nd.Placed(_NO_SPAN, statement.line + lines, body, "")
     if isinstance(statement, nd.FunctionDef):
-        body = _shifted_block(statement.body, lines)
+        body = _shifted_block(statement.body, lines, _unread(statement))
         return statement if _is_same(body, statement.body) else replace(statement, body=body)
     if isinstance(statement, nd.ClassDef) and any(
         isinstance(inner, (nd.Placed, nd.Broken)) for inner in statement.body
     ):
-        return replace(statement, body=_shifted_block(statement.body, lines))
+        return replace(statement, body=_shifted_block(statement.body, lines, frozenset()))
     return statement
 
 
-def _shifted_block(body: nd.Block, lines: int) -> nd.Block:
-    moved = [_shifted(_acting(inner), lines) for inner in body if not _does_nothing(inner)]
+def _shifted_block(body: nd.Block, lines: int, unread: frozenset[str]) -> nd.Block:
+    moved = [
+        _shifted(_acting(inner, unread), lines, unread) for inner in body if not _does_nothing(inner, unread)
+    ]
     return tuple(one for one in moved if not isinstance(one, nd.Placed) or one.body)
 
 
-def _does_nothing(statement: nd.Stmt) -> bool:
+def _does_nothing(statement: nd.Stmt, unread: frozenset[str] = frozenset()) -> bool:
     if isinstance(statement, nd.ExprStmt):
-        return isinstance(statement.value, nd.Name)
+        return _is_dotted(statement.value)
+    if isinstance(statement, nd.Assign):
+        return bool(unread) and _given_a_name(statement) in unread
     if isinstance(statement, nd.Placed):
-        return all(_does_nothing(inner) for inner in statement.body)
+        return all(_does_nothing(inner, unread) for inner in statement.body)
     return isinstance(statement, nd.Broken)
 
 
-def _acting(statement: nd.Stmt) -> nd.Stmt:
+def _is_dotted(node: nd.Expr) -> bool:
+    while isinstance(node, nd.Attribute):
+        node = node.value
+    return isinstance(node, nd.Name)
+
+
+def _given_a_name(statement: nd.Stmt) -> str | None:
+    """`x` in `x = model.head`."""
+    if not isinstance(statement, nd.Assign) or len(statement.targets) != 1:
+        return None
+    target = statement.targets[0]
+    return target.id if isinstance(target, nd.Name) and _is_dotted(statement.value) else None
+
+
+def _unread(function: nd.FunctionDef) -> frozenset[str]:
+    """Variables that get a dotted name, and occur nowhere else in the function."""
+    names = {_given_a_name(statement) for statement in _statements(function.body)}
+    found = (names - {None} - function.scope.captured) & function.scope.local
+    if not found:
+        return frozenset()
+    count = Counter(node.id for node in walk(function) if isinstance(node, nd.Name))
+    if not _READING_ALL.isdisjoint(count):
+        return frozenset()
+    return frozenset(name for name in found if name is not None and count[name] == 1)
+
+
+_READING_ALL = frozenset(["locals", "vars", "eval", "exec"])
+
+
+def _statements(body: nd.Block) -> Iterator[nd.Stmt]:
+    """Statements of a function, not of those that are defined in it."""
+    for statement in body:
+        if isinstance(statement, nd.Placed):
+            yield from _statements(statement.body)
+            continue
+        yield statement
+        for name in _BLOCKS.get(type(statement), ()):
+            yield from _statements(getattr(statement, name))
+        if isinstance(statement, nd.Try):
+            for handler in statement.handlers:
+                yield from _statements(handler.body)
+
+
+def _acting(statement: nd.Stmt, unread: frozenset[str]) -> nd.Stmt:
     """A compound statement without what does nothing."""
     names = _BLOCKS.get(type(statement))
     if names is None:
@@ -537,11 +589,11 @@ def _acting(statement: nd.Stmt) -> nd.Stmt:
     changes: dict[str, object] = {}
     for name in names:
         block: nd.Block = getattr(statement, name)
-        left = _acting_block(block)
+        left = _acting_block(block, unread)
         if left is not block:
             changes[name] = left
     if isinstance(statement, nd.Try):
-        handlers = tuple(_acting_handler(handler) for handler in statement.handlers)
+        handlers = tuple(_acting_handler(handler, unread) for handler in statement.handlers)
         if any(new is not old for new, old in zip(handlers, statement.handlers, strict=True)):
             changes["handlers"] = handlers
     if not changes:
@@ -570,14 +622,14 @@ _BLOCKS: dict[type, tuple[str, ...]] = {
 }
 
 
-def _acting_block(body: nd.Block) -> nd.Block:
+def _acting_block(body: nd.Block, unread: frozenset[str]) -> nd.Block:
     """Never empty where `body` is not."""
-    acting = tuple(_acting(inner) for inner in body if not _does_nothing(inner)) or body[:1]
+    acting = tuple(_acting(inner, unread) for inner in body if not _does_nothing(inner, unread)) or body[:1]
     return body if _is_same(body, acting) else acting
 
 
-def _acting_handler(handler: nd.Handler) -> nd.Handler:
-    body = _acting_block(handler.body)
+def _acting_handler(handler: nd.Handler, unread: frozenset[str]) -> nd.Handler:
+    body = _acting_block(handler.body, unread)
     return handler if body is handler.body else replace(handler, body=body)
 
 

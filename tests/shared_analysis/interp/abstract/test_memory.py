@@ -186,6 +186,8 @@ TYPED = [
     "\n\n",
     "            # a remark\n",
     "            loss\n",
+    "        best = model.head\n",
+    "            self.model\n",
     "        optimizer\n",
     "(",
     ")",
@@ -367,6 +369,19 @@ def test_a_name_that_stands_alone_runs_nothing() -> None:
             editor.type(line, len(indent) + index, character)
             editor.check()
             assert editor.memory.ran == []
+
+
+def test_a_name_given_to_a_variable_that_nobody_reads_runs_nothing() -> None:
+    editor = Editor(generated(MODULE, LOOP, TRAINER))
+    line = editor.line_of("self.losses.append")
+    editor.type(line, 0, "        \n")
+    for index, character in enumerate("kept = self.model.head"):
+        editor.type(line, 8 + index, character)
+        editor.check()
+        assert editor.memory.ran == []
+    editor.type(editor.line_of("return loss"), len("        return "), "kept, ")
+    editor.check()
+    assert editor.memory.ran == ["Trainer2"], "somebody reads it"
 
 
 def test_lines_between_statements_run_nothing() -> None:
