@@ -124,13 +124,15 @@ class CheckReport:
 class EstimateReport:
     """An estimate for each loop of one document; `unanswered` says what stopped the others.
 
-    entered: lines (from 1) of the document's functions that were followed.
+    entered: lines (from 1) of the document's functions that were followed; entered_elsewhere: of those of
+    other files of the project, each with its path.
     """
 
     estimates: tuple[Estimate, ...] = ()
     unanswered: tuple[Unanswered, ...] = ()
     problems: tuple[Problem, ...] = ()
     entered: frozenset[int] = frozenset()
+    entered_elsewhere: frozenset[tuple[str, int]] = frozenset()
 
 
 class Analysable(Protocol):
@@ -509,7 +511,12 @@ def _estimate(module: Module, project: Project, request: EstimateRequest, stop: 
     from torchwise_analysis.plan import estimate_module
 
     answer = estimate_module(module, project, request, stop=stop)
-    return EstimateReport(answer.estimates, answer.unanswered, entered=answer.entered)
+    return EstimateReport(
+        answer.estimates,
+        answer.unanswered,
+        entered=answer.entered,
+        entered_elsewhere=answer.entered_elsewhere,
+    )
 
 
 def _syntax_problems(document: Analysable) -> tuple[Problem, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,47 +28,78 @@ _IMPORTED_LINES = 30_000
 
 
 @dataclass(frozen=True, slots=True)
+class _Version:
+    """A text that an estimate read: of an open document, or of the disk (both None)."""
+
+    module: Module | None
+    text: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class _LastEstimate:
-    """An estimate and what it was made of: this document, the files on disk, and those read, where open."""
+    """An estimate and what it was made of: the document and the open ones it read, and files on disk.
+
+    texts: files that were looked through as they are on disk. words: parts of the names of modules that were
+    looked for. entered: lines (from 1) of the functions that ran, by path.
+    """
 
     engine: Engine
     project_version: int
-    module: Module
-    text: str
-    read: tuple[tuple[str, Module | None], ...]
-    entered: frozenset[int]
+    read: Mapping[str, _Version]
+    texts: frozenset[str]
+    words: frozenset[str]
+    entered: frozenset[tuple[str, int]]
     answer: Estimated
 
-    def for_edited(
-        self, engine: Engine, document: Document, opened: Callable[[str], Module | None]
-    ) -> _LastEstimate | None:
-        """The same answer for the edited document, its lines moved; None where it may come out otherwise.
+    def for_edited(self, engine: Engine, opened: Callable[[str], Document | None]) -> _LastEstimate | None:
+        """The same answer for the documents as they are now, lines moved; None where another may come out.
 
-        Comments that state nothing, blanks, and functions that no run entered change nothing.
+        Comments that state nothing, blanks, functions that no run entered and files that none read change
+        nothing.
         """
-        elsewhere = (
-            engine is self.engine
-            and engine.project.version == self.project_version
-            and all(opened(path) is module for path, module in self.read)
-        )
-        if not elsewhere:
+        if engine is not self.engine or any(map(self._reads, self._changed_on_disk())):
             return None
-        if document.module is self.module and document.text == self.text:
-            return self
+        kept: _LastEstimate | None = self
+        for path, before in self.read.items():
+            document = opened(path)
+            now = _Version(None, None) if document is None else _Version(document.module, document.text)
+            if kept is not None and (now.module is not before.module or now.text != before.text):
+                kept = kept._with(path, before, now)
+        return kept
+
+    def _changed_on_disk(self) -> Iterator[str]:
+        for path, version in self.engine.project.forgotten.items():
+            if version > self.project_version:
+                yield path
+
+    def _reads(self, path: str) -> bool:
+        """Whether the answer may depend on what is on disk there."""
+        version = self.read.get(path)
+        if version is not None and version.module is not None and path not in self.texts:
+            return False  # the open document counts
+        file = Path(path)
+        name = file.parent.name if file.stem == "__init__" else file.stem
+        return version is not None or path in self.texts or file.suffix != ".py" or name in self.words
+
+    def _with(self, path: str, before: _Version, now: _Version) -> _LastEstimate | None:
+        """For another text of one document."""
+        if before.module is None or before.text is None or now.module is None or now.text is None:
+            return None
         from torchwise_analysis.plan.reuse import moved, shift_between
 
-        module, answer = document.module, self.answer
+        answer = self.answer
         # why there is no answer is told in words that look at the whole text
         is_whole = bool(answer.unanswered) or not answer.estimates
-        entered = None if is_whole else self.entered
-        shift = shift_between(self.module, self.text, module, document.text, entered)
+        lines = frozenset(line for entered, line in self.entered if entered == path)
+        shift = shift_between(before.module, before.text, now.module, now.text, None if is_whole else lines)
         if shift is None or (is_whole and not shift.is_none):
             return None
-        found = moved(answer, module.path, shift)
+        found = moved(answer, path, shift)
         if found is None:
             return None
-        lines = frozenset(map(shift.line, self.entered))
-        return replace(self, module=module, text=document.text, entered=lines, answer=found)
+        entered = {place for place in self.entered if place[0] != path}
+        entered.update((path, shift.line(line)) for line in lines)
+        return replace(self, read={**self.read, path: now}, entered=frozenset(entered), answer=found)
 
 
 @dataclass(slots=True)
@@ -141,22 +172,30 @@ class EngineBackend:
         from torchwise_analysis.plan import EstimateRequest
 
         engine = self._engine(document.path, options)
-        module, last = document.module, subject.estimated
-        kept = last.for_edited(engine, document, self._open_module) if last is not None else None
+        last = subject.estimated
+        kept = last.for_edited(engine, self._open_document) if last is not None else None
         if kept is not None:
             subject.estimated = kept
             return kept.answer
-        engine.project.asked.clear()
+        project = engine.project
+        project.asked.clear()
+        project.asked_texts.clear()
         report = engine.estimate(document, EstimateRequest(gpus=engine.settings.gpus), stop)
         if stop():
             return None
         failures = tuple(item.message for item in report.problems if item.kind is ProblemKind.FAILURE)
         is_broken = any(item.kind is ProblemKind.SYNTAX for item in report.problems)
         answer = Estimated(report.estimates, report.unanswered, is_broken=is_broken, failures=failures)
-        version = engine.project.version
-        read = tuple((path, self._open_module(path)) for path in engine.project.asked - {document.path})
+        entered = {(document.path, line) for line in report.entered} | report.entered_elsewhere
+        listed = {path for estimate in report.estimates for path in estimate.read_files}
         subject.estimated = _LastEstimate(
-            engine, version, module, document.text, read, report.entered, answer
+            engine,
+            project.version,
+            {path: self._version(path) for path in (document.path, *project.asked)},
+            frozenset(project.asked_texts | (listed - project.asked)),
+            project.words_of_names,
+            frozenset(entered),
+            answer,
         )
         return answer
 
@@ -220,8 +259,16 @@ class EngineBackend:
 
     def _open_module(self, path: str) -> Module | None:
         """Unsaved text wins over the disk."""
+        document = self._open_document(path)
+        return document.module if document else None
+
+    def _open_document(self, path: str) -> Document | None:
         subject = self._by_path.get(path)
-        return subject.document.module if subject else None
+        return subject.document if subject else None
+
+    def _version(self, path: str) -> _Version:
+        document = self._open_document(path)
+        return _Version(None, None) if document is None else _Version(document.module, document.text)
 
 
 def _validity(document: Document) -> float | None:

@@ -77,7 +77,9 @@ class Project:
         self._launches: dict[str, Launches] = {}
         self._added: dict[str, tuple[str, ...]] = {}  # by file: what it puts on the path
         self.asked: set[str] = set()  # files whose module was asked for; whoever wants to know clears it
+        self.asked_texts: set[str] = set()  # files of which a text was looked through; likewise
         self.version = 0  # counts up whenever something that was found may not hold any more
+        self.forgotten: dict[str, int] = {}  # files that appeared or changed, with the version since when
         self._looked: dict[str, set[str]] | None = None
 
     def watch_folders(self) -> None:
@@ -134,6 +136,10 @@ class Project:
 
     def text(self, path: str) -> str | None:
         """The text of a file; None if it cannot be read or is too large."""
+        self.asked_texts.add(path)
+        return self._text_of(path)
+
+    def _text_of(self, path: str) -> str | None:
         if path not in self._texts:
             self._texts[path] = _read(path)
         return self._texts[path]
@@ -148,7 +154,7 @@ class Project:
             if self.is_library(path):
                 self._modules[path] = _library_module(path, _stamp(path))
             else:
-                text = self.text(path)
+                text = self._text_of(path)
                 self._modules[path] = None if text is None else lower_text(path, text)
         return self._modules[path]
 
@@ -193,6 +199,12 @@ class Project:
         self._added.clear()
         self._launches.clear()
         self.version += 1
+        self.forgotten[path] = self.version
+
+    @property
+    def words_of_names(self) -> frozenset[str]:
+        """Parts of all names of modules that were looked for: a file of another name changes no import."""
+        return frozenset(part for name, _ in self._found for part in name.split("."))
 
     @property
     def loaded_lines(self) -> int:
@@ -251,8 +263,10 @@ class Project:
         if not all(part.isidentifier() for part in parts) or parts[0] in sys.stdlib_module_names:
             return None
         if importer not in self._added:
-            text = self.text(importer) or ""
+            text = self._text_of(importer) or ""
             self._added[importer] = added_folders(importer, text, self.roots) if edits_path(text) else ()
+        if self._added[importer]:
+            self.asked_texts.add(importer)
         for folder in self._added[importer]:
             self._note(os.path.dirname(importer), folder, parts)
             found = _in_folder(folder, parts)

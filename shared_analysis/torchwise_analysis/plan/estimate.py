@@ -95,7 +95,9 @@ def _estimate(module: Module, project: Project, request: EstimateRequest, stop: 
         return EstimateReport(unanswered=(question.unanswered(starts, facts),))
     stopped = facts.failure and all(e.kind is not Kind.TRAINING for e in estimates)
     unanswered = (_unanswered(facts, module, project),) if stopped else ()
-    return EstimateReport(tuple(estimates), unanswered, frozenset(question.entered))
+    own = frozenset(line for path, line in question.entered if path == module.path)
+    others = frozenset(place for place in question.entered if place[0] != module.path)
+    return EstimateReport(tuple(estimates), unanswered, own, others)
 
 
 class _Question:
@@ -111,7 +113,7 @@ class _Question:
         self.stated = stated
         self.steps = 0
         self.literals: dict[tuple[Origin, tuple[int, int]], int] = {}
-        self.entered: set[int] = set()
+        self.entered: set[tuple[str, int]] = set()
         self.cards, unknown = _cards(request.gpus)
         sm = next((card.sm for card in self.cards if card.sm), None)
         self.sm = sm or DEFAULT_SM
@@ -136,8 +138,7 @@ class _Question:
         self.steps += facts.steps
         if project is not None:
             return facts  # lines of an edited text are not those of the file
-        path = self.module.path
-        self.entered.update(line for entered, line in facts.entered if entered == path)
+        self.entered.update(facts.entered)
         return facts
 
     def takes_batch(self, facts: Facts) -> bool:

@@ -32,9 +32,11 @@ class EstimateRequest:
 class EstimateReport:
     """An estimate for each loop that was measured; what stopped the trace otherwise.
 
-    entered: lines (from 1) of the file's functions that any run called.
+    entered: lines (from 1) of the file's functions that any run called; entered_elsewhere: those of the
+    project's other files, each with its path.
     """
 
     estimates: tuple[Estimate, ...] = ()
     unanswered: tuple[Unanswered, ...] = ()
     entered: frozenset[int] = frozenset()
+    entered_elsewhere: frozenset[tuple[str, int]] = frozenset()

@@ -76,10 +76,39 @@ def test_an_estimate_is_made_again_after_a_reload_or_an_edit_elsewhere(
     assert len(estimates) == 2
     backend.saved(str(tmp_path / "model.py"))
     backend.estimate("uri", options, never)
-    assert len(estimates) == 3
-    backend.reload()
+    assert len(estimates) == 2, "the open text counts, not the saved one"
+    backend.forget("other")
+    backend.estimate("uri", options, never)
+    assert len(estimates) == 3, "now the saved one does"
+    backend.saved(str(tmp_path / "model.py"))
     backend.estimate("uri", options, never)
     assert len(estimates) == 4
+    backend.reload()
+    backend.estimate("uri", options, never)
+    assert len(estimates) == 5
+
+
+@pytest.mark.parametrize(
+    ("saved", "is_kept"),
+    [
+        ("third.py", True),
+        ("third/__init__.py", True),
+        ("config.yaml", False),
+        ("missing.py", False),
+        ("missing/__init__.py", False),
+    ],
+)
+def test_an_estimate_outlives_what_was_saved_elsewhere(
+    tmp_path: Path, estimates: list[str], saved: str, is_kept: bool
+) -> None:
+    """A file that appears may be what an import meant; others change nothing unless they were read."""
+    backend, options, path = EngineBackend(), EditorOptions(), str(tmp_path / "train.py")
+    backend.update("uri", path, Update(1, (TEXT,)))
+    backend._engine(path, options).project.find("missing.parts", path)
+    backend.estimate("uri", options, never)
+    backend.saved(str(tmp_path / saved))
+    backend.estimate("uri", options, never)
+    assert (len(estimates) == 1) is is_kept
 
 
 UNUSED = "def shown(model):\n    print(model)\n\n\n"
@@ -114,6 +143,38 @@ def test_a_keystroke_outside_model_and_loop_repeats_no_trace(
     backend.update("uri", path, typed(10, 0, "# torchwise: batch_size=2\n"))
     backend.estimate("uri", options, never)
     assert len(made) == 3, "a comment may state something"
+
+
+def test_a_keystroke_in_another_file_repeats_no_trace_that_never_went_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+    original = Engine.estimate
+
+    def estimate(self: Engine, document: object, *rest: object) -> EstimateReport:
+        made.append(document.text)  # type: ignore[attr-defined]
+        return original(self, document, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Engine, "estimate", estimate)
+    layers = "import torch\n\n\n" + UNUSED + "def made():\n    return torch.nn.Linear(4, 4).cuda()\n"
+    loop = TEXT.replace("torch.utils.data.DataLoader([])", "[torch.zeros(2, 4)] * 3")
+    loop = loop.replace("torch.nn.Linear(4, 4)", "layers.made()").replace("model(x)", "model(x.cuda())")
+    backend, options = EngineBackend(), EditorOptions()
+    backend.update(
+        "uri", str(tmp_path / "train.py"), Update(1, (loop.replace("torch\n", "torch, layers\n", 1),))
+    )
+    (tmp_path / "layers.py").write_text(layers, "utf-8")
+    backend.update("layers", str(tmp_path / "layers.py"), Update(1, (layers,)))
+    first = backend.estimate("uri", options, never)
+    assert first is not None and first.estimates
+    assert [one.origin.line for one in first.estimates[0].modules] == [9]
+    backend.update("layers", str(tmp_path / "layers.py"), typed(4, len("    print(model)"), "\n    print(1)"))
+    kept = backend.estimate("uri", options, never)
+    assert len(made) == 1 and kept is not None
+    assert [one.origin.line for one in kept.estimates[0].modules] == [10], "what stands below has moved"
+    backend.update("layers", str(tmp_path / "layers.py"), typed(9, len("    return torch.nn.Linear("), "1"))
+    backend.estimate("uri", options, never)
+    assert len(made) == 2
 
 
 def test_runs_are_remembered_for_the_documents_used_last(
