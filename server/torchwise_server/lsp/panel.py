@@ -6,12 +6,12 @@ twice: `bytes` to draw with, text to read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from torchwise_analysis.findings import Place
 from torchwise_analysis.source.nodes import Span
-from torchwise_memory.report import Estimate, Interval, Moment, Origin, Phase, PlanField, Remedy
+from torchwise_memory.report import Estimate, Interval, Moment, Origin, PlanField, Remedy
 from torchwise_server.lsp.documents import Estimated, OpenDocument
 from torchwise_server.lsp.markdown import (
     LOOPS,
@@ -26,7 +26,7 @@ from torchwise_server.lsp.markdown import (
     verdict_word,
 )
 from torchwise_server.lsp.session import Session
-from torchwise_server.reporters.words import amount, one_line, size
+from torchwise_server.reporters.words import amount, one_line, phase_words, size
 
 Json = dict[str, object]
 
@@ -145,7 +145,7 @@ def _loop(places: _Places, number: int, estimate: Estimate) -> Json:
         ],
         "timeline": [
             _moment(places, moment, phase)
-            for moment, phase in zip(estimate.timeline, _phases(estimate.timeline), strict=True)
+            for moment, phase in zip(estimate.timeline, phase_words(estimate.timeline), strict=True)
         ],
         "alive": [
             {
@@ -185,17 +185,6 @@ def _peak(name: str, source: str, value: Interval | None) -> Json:
 
 def _ordered(breakdown: dict[str, int]) -> Iterable[tuple[str, int]]:
     return ((key, breakdown.get(key, 0)) for key in PURPOSES)
-
-
-def _phases(timeline: Sequence[Moment]) -> list[str]:
-    """The phase of each moment in words: between a backward pass and the step nothing goes forward."""
-    words: list[str] = []
-    for number, moment in enumerate(timeline):
-        later = next((one.phase for one in timeline[number:] if one.phase is not Phase.FORWARD), None)
-        came_back = "backward" in words
-        is_between = moment.phase is Phase.FORWARD and later is Phase.OPTIMIZER and came_back
-        words.append("between" if is_between else moment.phase.value)
-    return words
 
 
 def _moment(places: _Places, moment: Moment, phase: str) -> Json:

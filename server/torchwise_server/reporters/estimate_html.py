@@ -16,7 +16,7 @@ from torchwise_memory.report import Estimate, GpuVerdict, Moment, Verdict
 from torchwise_server import __version__
 from torchwise_server.reporters.estimate_facts import PHASES, Facts, problem_rows
 from torchwise_server.reporters.sources import Sources
-from torchwise_server.reporters.words import size, visible
+from torchwise_server.reporters.words import phase_words, size, visible
 
 _PURPOSES = ("weights", "gradients", "optimizer", "inputs", "workspaces", "activations", "temporaries")
 _TONES = {
@@ -350,16 +350,16 @@ def _areas(moments: Sequence[Moment], scale: _Scale) -> Iterator[str]:
 
 
 def _phases(moments: Sequence[Moment], scale: _Scale) -> Iterator[str]:
-    start = 0
+    start, words = 0, phase_words(moments)
     for index in range(1, len(moments) + 1):
-        if index < len(moments) and moments[index].phase is moments[start].phase:
+        if index < len(moments) and words[index] == words[start]:
             continue
         x, end = scale.x(start), scale.x(min(index, len(moments) - 1))
         if start:
             yield f'<line class="phase" x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" y2="{_HEIGHT - _BOTTOM}"/>'
         if end - x > 60:
-            name = moments[start].phase.value
-            yield f'<text x="{(x + end) / 2:.1f}" y="{_HEIGHT - 8}" text-anchor="middle">{name}</text>'
+            middle = (x + end) / 2
+            yield f'<text x="{middle:.1f}" y="{_HEIGHT - 8}" text-anchor="middle">{words[start]}</text>'
         start = index
 
 

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torchwise_memory.report import Moment
 
 _UNITS = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 
@@ -52,3 +57,14 @@ def amount(number: int) -> str:
 def count(number: int, noun: str) -> str:
     """`1 file`, `3 files`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def phase_words(timeline: Sequence[Moment]) -> list[str]:
+    """The phase of each moment in words: between a backward pass and the step nothing goes forward."""
+    phases = [moment.phase.value for moment in timeline]
+    words: list[str] = []
+    for number, phase in enumerate(phases):
+        later = next((one for one in phases[number:] if one != "forward"), None)
+        is_between = phase == "forward" and later == "optimizer" and "backward" in words
+        words.append("between" if is_between else phase)
+    return words

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchwise_server.reporters.words import amount, count, one_line, size, visible
+from torchwise_memory.report import Moment, Phase
+from torchwise_server.reporters.words import amount, count, one_line, phase_words, size, visible
 
 GIB = 1 << 30
 
@@ -62,3 +63,20 @@ def test_undecodable_file_names_can_be_printed() -> None:
 
 def test_one_line_is_one_line() -> None:
     assert one_line("a\n  b\tc") == "a b c"
+
+
+@pytest.mark.parametrize(
+    ("phases", "words"),
+    [
+        ("fbo", "forward backward optimizer"),
+        ("fbfo", "forward backward between optimizer"),
+        ("fbfbfo", "forward backward forward backward between optimizer"),
+        ("fo", "forward optimizer"),  # nothing went back
+        ("fbf", "forward backward forward"),
+        ("ofb", "optimizer forward backward"),
+        ("", ""),
+    ],
+)
+def test_between_backward_and_step_nothing_goes_forward(phases: str, words: str) -> None:
+    named = {"f": Phase.FORWARD, "b": Phase.BACKWARD, "o": Phase.OPTIMIZER}
+    assert " ".join(phase_words([Moment(named[letter], None, {}) for letter in phases])) == words
