@@ -239,11 +239,94 @@ def test_a_loss_whose_forward_is_called_by_name() -> None:
         """
         from torch import nn
 
-        model = nn.Sequential(nn.Linear(8, 4), nn.Softmax(dim=1))
+        model = nn.Sequential(nn.Linear(8, 4), nn.Softmax(dim=1))  # here
         criterion = nn.CrossEntropyLoss().cuda()
 
 
         def step(x, y):
-            criterion.forward(model(x), y).backward()  # here
+            criterion.forward(model(x), y).backward()
         """,
     )
+
+
+UNSEEN = """
+import torch
+from unseen import build_data, build_loss, build_model
+{more}
+
+def main(cfg):
+    model = build_model(cfg).to("cuda")
+    criterion = build_loss(cfg)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    {loader}
+    total = 0
+    for step, (x, y) in enumerate({walk}):
+        loss = criterion(model(x.cuda()), y.cuda())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        total += loss  # here
+    return float(total)
+"""
+
+
+@pytest.mark.parametrize(
+    ("loader", "walk"),
+    [
+        ("train_loader, val_loader = build_data(cfg)", "train_loader"),
+        ("train_loader = build_data(cfg)", "tqdm(train_loader)"),
+        ("data = build_data(cfg)", "data"),
+    ],
+)
+def test_what_unseen_builders_give_is_taken_by_name_and_use(loader: str, walk: str) -> None:
+    check("retained-graph", UNSEEN.format(more="from tqdm import tqdm\n", loader=loader, walk=walk))
+
+
+def test_what_unseen_builders_give_to_a_function_of_the_file() -> None:
+    check(
+        "unguarded-eval",
+        """
+        from unseen import build_data, build_model
+
+
+        def evaluate(model, loader):
+            model.eval()
+            hits = 0
+            for x, y in loader:
+                hits += (model(x).argmax(1) == y).sum().item()  # here
+            return hits
+
+
+        print(evaluate(build_model(), build_data()))
+        """,
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        # an estimator of another library
+        """
+        from unseen import build_data, build_model
+
+        model = build_model()
+        model.fit(build_data())
+        kept = []
+        for x in build_data():
+            kept.append(model(x))
+        print(model.predict(kept))
+        """,
+        # a function that opens files
+        """
+        from unseen import get_loader, read
+
+        loader = get_loader()
+        kept = []
+        for name in read():
+            kept.append(loader(name))
+        """,
+    ],
+)
+def test_names_that_the_use_contradicts(text: str) -> None:
+    check("retained-graph", text)
+    check("unguarded-eval", text)

@@ -661,7 +661,7 @@ def _bind_parameters(
             else:
                 value = unknowns.argument(m, param, frame.facts)
         else:
-            value = unknowns.named_rank(param, value)
+            value = unknowns.given(m, function, param, frame.facts, value)
         state.set(("v", fid, param.name), value)
 
 

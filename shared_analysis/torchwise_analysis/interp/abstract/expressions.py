@@ -756,12 +756,14 @@ def _by_use(m: Machine, value: va.Unknown, name: str, node: nd.Node) -> va.Obj |
     of_parameters = va.OF_PARAMETERS in value.taint
     if (value.taint and not of_parameters) or not isinstance(node, nd.Assign) or m.forward is not None:
         return None
-    uses = m.frames[-1].facts.uses.get(name, frozenset[str]())
+    facts = m.frames[-1].facts
+    uses = facts.uses.get(name, frozenset[str]())
     if of_parameters and "step" in uses and uses <= unknowns.OPTIMIZER_ATTRIBUTES:
         return _believed(m, va.Kind.OPTIMIZER, va.Origin.USED, name, node)
-    if beliefs.by_use(uses) is None:
-        return None
-    return _believed(m, *beliefs.guess(name, uses), name, node)
+    if beliefs.by_use(uses) is not None:
+        return _believed(m, *beliefs.guess(name, uses), name, node)
+    kind = unknowns.kind_by_role(name, facts)
+    return None if kind is None else _believed(m, kind, va.Origin.NAMED, name, node)
 
 
 def _by_name(m: Machine, value: va.Unknown, name: str, node: nd.Node) -> va.Obj | None:

@@ -43,6 +43,12 @@ OPTIMIZER_ATTRIBUTES = frozenset(
 )
 RANKS = frozenset(["rank", "local_rank", "global_rank", "world_size", "world", "gpu_id", "gpu_rank"])
 _SURE_RANKS = RANKS - {"rank", "world", "gpu_id"}  # a `rank=8` is one of matrices
+_OF_MODULES = frozenset(
+    ["train", "eval", "parameters", "named_parameters", "state_dict", "load_state_dict", "to", "cuda"]
+)
+_OF_ESTIMATORS = frozenset(
+    ["fit", "predict", "predict_proba", "score", "transform", "fit_transform", "evaluate"]
+)
 _PLAIN = frozenset(["int", "float", "str", "bool", "bytes"])
 
 
@@ -91,6 +97,42 @@ def argument(m: Machine, param: nd.Param, facts: BodyFacts) -> va.Value:
     if kind is va.Kind.OPTIMIZER and origin is va.Origin.NAMED and uses and not uses <= OPTIMIZER_ATTRIBUTES:
         kind, origin = va.Kind.OPAQUE, va.Origin.UNSEEN
     return believed(m, kind, origin, name, param)
+
+
+def given(m: Machine, function: va.Function, param: nd.Param, facts: BodyFacts, value: va.Value) -> va.Value:
+    """What a call gives for a parameter; what an unseen call made is typed by its name and use here."""
+    value = named_rank(param, value)
+    if not isinstance(value, va.Unknown) or not _is_unseen_result(m, value):
+        return value
+    kind = kind_by_role(param.name, facts)
+    if kind is None:
+        return value
+    key = ("given", value.symbol) if value.symbol is not None else (function.key, param.name, "given")
+    found = m.arguments.get(key)
+    if not isinstance(found, va.Obj) or found.kind is not kind:
+        found = m.arguments[key] = believed(m, kind, va.Origin.NAMED, param.name, param)
+    return m.objects.get(found.id, found)
+
+
+def _is_unseen_result(m: Machine, value: va.Unknown) -> bool:
+    """Is it what a call gave of which nothing is known?"""
+    if value.varies or value.negated or value.offset:
+        return False
+    is_result = value.symbol is None or "@" in value.symbol
+    return is_result and m.forward is None and value.taint <= {va.OF_PARAMETERS}
+
+
+def kind_by_role(name: str, facts: BodyFacts) -> va.Kind | None:
+    """What a conventional name, and a use that fits it, make of an unseen thing; None when they disagree."""
+    kind, uses = beliefs.by_name(name), facts.uses.get(name, frozenset[str]())
+    if kind is va.Kind.MODULE:
+        is_run = name in facts.called or bool(uses & _OF_MODULES)
+        return kind if is_run and not uses & _OF_ESTIMATORS else None
+    if kind is va.Kind.CRITERION:
+        return kind if name in facts.called else None
+    if kind is va.Kind.LOADER:
+        return kind if name in facts.iterated else None
+    return None
 
 
 def named_rank(param: nd.Param, value: va.Value) -> va.Value:
