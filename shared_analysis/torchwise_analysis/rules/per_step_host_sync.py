@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from torchwise_analysis.findings import Confidence, Evidence, Fix, Place, Safety, Severity
 from torchwise_analysis.fixes import SourceFile
 from torchwise_analysis.interp.abstract.events import Backward, HostSync
+from torchwise_analysis.interp.abstract.loops import LoopKind
 from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.rules._accelerators import first_transfer, is_made_by_model
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
@@ -201,10 +202,10 @@ def detect(trace: Trace) -> Iterator[Hit]:
     turns: dict[Place, set[int]] = {}
     for read in trace.of(HostSync):
         if read.loops:
-            turns.setdefault(read.place, set()).add(read.loops[-1].iteration)
+            turns.setdefault(read.place, set()).add(read.loops[_depth(read)].iteration)
     seen: set[Place] = set()
     for read in sorted(trace.of(HostSync), key=lambda read: read.summed):
-        turn = read.loops[-1] if read.loops else None
+        turn = read.loops[_depth(read)] if read.loops else None
         if turn is None or not turn.loop.takes_batches or turn.loop.place not in stepping:
             continue
         if read.how not in _READS or not is_made_by_model(read.value):
@@ -213,7 +214,7 @@ def detect(trace: Trace) -> Iterator[Hit]:
             continue
         if turn.loop.place in seen or len(turns[read.place]) < 2:
             continue  # a counter that is known lets it through once
-        if not happens_each_turn(trace, read):
+        if not happens_each_turn(trace, read, _depth(read)):
             continue
         seen.add(turn.loop.place)
         yield Hit(
@@ -227,6 +228,16 @@ def detect(trace: Trace) -> Iterator[Hit]:
             ),
             frozenset({("sync", read.place)}),
         )
+
+
+def _depth(read: HostSync) -> int:
+    """Of the innermost loop, those over a few named things aside: losses, meters, parts of an output."""
+    inner = 0
+    for turn in reversed(read.loops):
+        if turn.loop.kind not in (LoopKind.LIST, LoopKind.LITERAL):
+            break
+        inner += 1
+    return max(len(read.loops) - 1 - inner, 0)
 
 
 def _is_micro(backward: Backward, stepping: set[Place]) -> bool:

@@ -1030,3 +1030,43 @@ def test_prepared_models_average_in_each_backward(
     end = "  # here" if is_each else ""
     text = PREPARED.format(owner=owner, prepare=prepare, around=around, end=end, wait=wait)
     check("accumulation-syncs-every-microbatch", text)
+
+
+NAMED = """
+import torch
+from torch import nn
+
+model = nn.Linear(12, 4).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def log(losses, seen):
+    {loop}:
+        seen[name] = {read}{end}
+
+
+def train(loader, seen):
+    for step, (x, y) in enumerate(loader):
+        optimizer.zero_grad()
+        out = model(x.cuda())
+        losses = {{"ce": nn.functional.cross_entropy(out, y.cuda()), "l2": out.pow(2).mean()}}
+        sum(losses.values()).backward()
+        optimizer.step()
+        {test}:
+            log(losses, seen)
+"""
+
+
+@pytest.mark.parametrize(
+    ("loop", "read", "test", "is_each"),
+    [
+        ("for name, value in losses.items()", "value.item()", "if True", True),
+        ("for name in losses", "float(losses[name])", "if True", True),
+        ('for name in ("ce", "l2")', "losses[name].item()", "if True", True),
+        ("for name, value in losses.items()", "value.detach()", "if True", False),
+        ("for name, value in losses.items()", "value.item()", "if step % 100 == 0", False),
+    ],
+)
+def test_named_losses_are_read_in_each_step(loop: str, read: str, test: str, is_each: bool) -> None:
+    end = "  # here" if is_each else ""
+    check("per-step-host-sync", NAMED.format(loop=loop, read=read, test=test, end=end))
