@@ -49,7 +49,9 @@ ENCODERS = frozenset(
     {"bert", "roberta", "distilbert", "xlm-roberta", "camembert", "electra", "albert", "deberta-v2"}
 )
 #: And encoder-decoders.
-SEQ2SEQ = frozenset({"t5", "mt5", "bart", "mbart", "pegasus", "marian", "whisper"})
+SEQ2SEQ = frozenset(
+    {"t5", "mt5", "bart", "mbart", "pegasus", "marian", "whisper", "blenderbot", "m2m_100"}
+)
 #: Length of a batch where the description leaves it out and says that real samples were used unpacked.
 SHORT_SAMPLE = 512
 

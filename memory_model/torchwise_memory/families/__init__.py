@@ -117,7 +117,15 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             Family("bart", bart.BART, bart.SPELLINGS, bart.HEADS, bart.BART_CHECKPOINTS),
             Family("mbart", bart.MBART, bart.SPELLINGS, bart.MBART_HEADS, bart.MBART_CHECKPOINTS),
             Family("pegasus", bart.PEGASUS, bart.SPELLINGS, bart.PEGASUS_HEADS, bart.PEGASUS_CHECKPOINTS),
-            Family("marian", bart.MARIAN, bart.SPELLINGS, bart.MARIAN_HEADS, {}),
+            Family("marian", bart.MARIAN, bart.SPELLINGS, bart.MARIAN_HEADS, bart.MARIAN_CHECKPOINTS),
+            Family(
+                "blenderbot",
+                bart.BLENDERBOT,
+                bart.SPELLINGS,
+                bart.BLENDERBOT_HEADS,
+                bart.BLENDERBOT_CHECKPOINTS,
+            ),
+            Family("m2m_100", bart.M2M100, bart.SPELLINGS, bart.M2M100_HEADS, bart.M2M100_CHECKPOINTS),
             Family("whisper", bart.WHISPER, bart.SPELLINGS, bart.WHISPER_HEADS, bart.WHISPER_CHECKPOINTS),
         )
     }

@@ -61,6 +61,30 @@ BART: Mapping[str, object] = {
 MBART: Mapping[str, object] = BART
 PEGASUS: Mapping[str, object] = {**BART, "pad_token_id": 0}
 MARIAN: Mapping[str, object] = {**BART, "vocab_size": 58101, "pad_token_id": 58100}
+#: `BlenderbotConfig`, the published one of 3B
+BLENDERBOT: Mapping[str, object] = {
+    **BART,
+    "vocab_size": 8008,
+    "max_position_embeddings": 128,
+    "encoder_layers": 2,
+    "encoder_ffn_dim": 10240,
+    "encoder_attention_heads": 32,
+    "decoder_layers": 24,
+    "decoder_ffn_dim": 10240,
+    "decoder_attention_heads": 32,
+    "d_model": 2560,
+    "pad_token_id": 0,
+}
+#: `M2M100Config`; NLLB has the same architecture
+M2M100: Mapping[str, object] = {
+    **BART,
+    "vocab_size": 128112,
+    "encoder_layerdrop": 0.05,
+    "decoder_layerdrop": 0.05,
+    "attention_dropout": 0.1,
+    "activation_function": "relu",
+    "scale_embedding": True,
+}
 #: `WhisperConfig`
 WHISPER: Mapping[str, object] = {
     **BART,
@@ -98,6 +122,10 @@ def _sizes(d_model: int, layers: int, heads: int, **others: object) -> dict[str,
     }
 
 
+def _wide(inner: int) -> Mapping[str, object]:
+    return {"encoder_ffn_dim": inner, "decoder_ffn_dim": inner}
+
+
 #: `config.json` of the published checkpoints, where it differs from the defaults.
 BART_CHECKPOINTS: Mapping[str, Mapping[str, object]] = {
     "bart-base": _sizes(768, 6, 12),
@@ -117,6 +145,39 @@ PEGASUS_CHECKPOINTS: Mapping[str, Mapping[str, object]] = {
         1024, 16, 16, vocab_size=96103, activation_function="relu", max_position_embeddings=512
     ),
 }
+MARIAN_CHECKPOINTS: Mapping[str, Mapping[str, object]] = {
+    "opus-mt-en-de": {
+        **_sizes(512, 6, 8, vocab_size=58101, activation_function="swish", max_position_embeddings=512),
+    },
+}
+BLENDERBOT_CHECKPOINTS: Mapping[str, Mapping[str, object]] = {
+    "blenderbot-3b": {},
+    "blenderbot-400m-distill": {
+        **_sizes(1280, 12, 32),
+        "encoder_layers": 2,
+        "encoder_ffn_dim": 5120,
+        "decoder_ffn_dim": 5120,
+    },
+}
+M2M100_CHECKPOINTS: Mapping[str, Mapping[str, object]] = {
+    "m2m100_418m": {},
+    "m2m100_1.2b": {"encoder_layers": 24, "decoder_layers": 24, **_wide(8192)},
+    "nllb-200-distilled-600m": {"vocab_size": 256206},
+    "nllb-200-distilled-1.3b": {
+        "vocab_size": 256206,
+        "encoder_layers": 24,
+        "decoder_layers": 24,
+        **_wide(8192),
+    },
+    "nllb-200-1.3b": {"vocab_size": 256206, "encoder_layers": 24, "decoder_layers": 24, **_wide(8192)},
+    "nllb-200-3.3b": {
+        "vocab_size": 256206,
+        "d_model": 2048,
+        "encoder_layers": 24,
+        "decoder_layers": 24,
+        **_wide(8192),
+    },
+}
 WHISPER_CHECKPOINTS: Mapping[str, Mapping[str, object]] = {
     "whisper-tiny": _sizes(384, 4, 6),
     "whisper-base": _sizes(512, 6, 8),
@@ -132,8 +193,9 @@ WHISPER_CHECKPOINTS: Mapping[str, Mapping[str, object]] = {
 @dataclass(frozen=True, slots=True)
 class Make:
     """pre_norm: norms stand before what they normalise; embed_norm: after the embeddings; final_norm: after
-    the last layer. learned: positions are a trained table with two rows in front, else a frozen one.
-    audio: the encoder reads a spectrogram, keys have no bias, queries are scaled beforehand.
+    the last layer. learned: positions are a trained table with two rows in front, else a frozen one. rows:
+    how many stand in front of a trained table; buffer: the table is no parameter and looked up sample by
+    sample. audio: the encoder reads a spectrogram, keys have no bias, queries are scaled beforehand.
     """
 
     pre_norm: bool
@@ -141,6 +203,8 @@ class Make:
     final_norm: bool
     learned: bool
     audio: bool = False
+    rows: int = 2
+    buffer: bool = False
 
 
 MAKES: Mapping[str, Make] = {
@@ -149,6 +213,8 @@ MAKES: Mapping[str, Make] = {
     "pegasus": Make(True, False, True, False),
     "marian": Make(False, False, False, False),
     "whisper": Make(True, False, True, False, True),
+    "blenderbot": Make(True, False, True, True, rows=0),
+    "m2m_100": Make(True, False, True, False, buffer=True),
 }
 
 
@@ -286,11 +352,15 @@ class Positions(Embedding):
 
     native_name = "transformers.models.bart.modeling_bart.BartLearnedPositionalEmbedding"
 
-    def assemble(self, w: World, count: int, hidden: int, learned: bool) -> Positions:
-        super().init(w, count + 2 if learned else count, hidden)
-        self.learned = learned
+    def assemble(self, w: World, count: int, hidden: int, make: Make) -> Positions:
+        self.learned, self.rows, self.buffer = make.learned, make.rows, make.buffer
+        if self.buffer:
+            table = torch_function(w, "torch.empty", (count + make.rows, hidden))
+            self.register_buffer(w, "weights", table, persistent=False)
+            return self
+        super().init(w, count + make.rows if self.learned else count, hidden)
         weight = self.parameters["weight"]
-        if not learned and weight is not None:
+        if not self.learned and weight is not None:
             weight.requires_grad = False
         return self
 
@@ -298,10 +368,15 @@ class Positions(Embedding):
         """own_ids: the caller made the positions, so that they have no dimension for samples."""
         batch, length = tokens.shape[:2]
         ids = torch_function(w, "torch.arange", past, past + length, device=tokens.device)
+        if self.buffer:
+            table = self.tensor("weights")
+            rows = method(w, "reshape", method(w, "expand", ids, batch, -1), -1)
+            found = torch_function(w, "torch.index_select", table, 0, rows)
+            return method(w, "view", found, batch, length, table.shape[-1])
         if self.learned and not own_ids:
             ids = method(w, "expand", ids, batch, -1)
-        if self.learned:
-            ids = add(w, ids, 2)
+        if self.learned and self.rows:
+            ids = add(w, ids, self.rows)
         return super().forward(w, ids)
 
 
@@ -316,8 +391,7 @@ class _Stack(PreTrainedModel):
         hidden = config.integer("d_model")
         if tokens is not None:
             self.children["embed_tokens"] = tokens
-        learned = self.make.learned
-        table = Positions().assemble(w, config.integer(positions), hidden, learned)
+        table = Positions().assemble(w, config.integer(positions), hidden, self.make)
         self.children["embed_positions"] = table
         layer = EncoderLayer if self.part == "encoder" else DecoderLayer
         count = config.integer(f"{self.part}_layers")
@@ -559,6 +633,14 @@ class MarianMTModel(BartForConditionalGeneration):
     native_name = "transformers.MarianMTModel"
 
 
+class BlenderbotForConditionalGeneration(BartForConditionalGeneration):
+    native_name = "transformers.BlenderbotForConditionalGeneration"
+
+
+class M2M100ForConditionalGeneration(BartForConditionalGeneration):
+    native_name = "transformers.M2M100ForConditionalGeneration"
+
+
 class WhisperForConditionalGeneration(BartForConditionalGeneration):
     native_name = "transformers.WhisperForConditionalGeneration"
     head_name = "proj_out"
@@ -604,4 +686,12 @@ MARIAN_HEADS: Mapping[str, type[PreTrainedModel]] = {
 WHISPER_HEADS: Mapping[str, type[PreTrainedModel]] = {
     "AutoModel": BartModel,
     "AutoModelForSpeechSeq2Seq": WhisperForConditionalGeneration,
+}
+BLENDERBOT_HEADS: Mapping[str, type[PreTrainedModel]] = {
+    "AutoModel": BartModel,
+    "AutoModelForSeq2SeqLM": BlenderbotForConditionalGeneration,
+}
+M2M100_HEADS: Mapping[str, type[PreTrainedModel]] = {
+    "AutoModel": BartModel,
+    "AutoModelForSeq2SeqLM": M2M100ForConditionalGeneration,
 }
