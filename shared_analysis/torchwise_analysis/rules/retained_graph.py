@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from torchwise_analysis.findings import Confidence, Edit, Evidence, Fix, Safety, Severity
 from torchwise_analysis.fixes import SourceFile, append_call, expression_at
-from torchwise_analysis.interp.abstract.events import Backward, Returned, Store
+from torchwise_analysis.interp.abstract.events import Backward, Emptied, Returned, Store
 from torchwise_analysis.interp.abstract.loops import LoopKind, inside
 from torchwise_analysis.interp.abstract.trace import Trace
-from torchwise_analysis.interp.abstract.values import PART, Origin
+from torchwise_analysis.interp.abstract.values import PART, Obj, Origin
 from torchwise_analysis.policy import weaker
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
 from torchwise_analysis.rules._reading import distinct, doubt, forwards_of, grade, known_by, loop_words, step
@@ -404,7 +404,7 @@ def detect(trace: Trace) -> Iterator[Hit]:
     for store in trace.stores:
         if store.token in trace.consumed or store.bounded or not store.passes:
             continue
-        if store.holder is not None and store.holder.id in trace.emptied:
+        if store.holder is not None and _is_emptied(trace, store, store.holder):
             continue
         if _is_reset(store):
             continue
@@ -429,6 +429,23 @@ def detect(trace: Trace) -> Iterator[Hit]:
             frozenset(("pass", p) for p in store.passes),
             _Found(store, _is_scalar(runs, store)),
         )
+
+
+_OF_EPOCHS = ("epoch_end", "epoch_start", "train_start", "train_end", "fit_start", "fit_end")
+
+
+def _is_emptied(trace: Trace, store: Store, holder: Obj) -> bool:
+    """Is the container emptied while the steps go on, as far as is known? Once in an epoch is too rarely."""
+    if holder.id not in trace.emptied:
+        return False
+    loop = store.loops[-1].loop if store.loops else None
+    emptied = [event for event in trace.of(Emptied) if event.holder.id == holder.id]
+    if loop is not None and store.scene.entry.framework == "lightning":
+        return not all(event.scene.entry.name.endswith(_OF_EPOCHS) for event in emptied)
+    if loop is None or loop.kind is not LoopKind.BATCHES:
+        return True
+    around = [turn.loop.place for turn in store.loops[:-1]]
+    return not all([turn.loop.place for turn in event.loops] == around for event in emptied)
 
 
 def _is_reset(store: Store) -> bool:

@@ -542,7 +542,11 @@ def _is_plain(trace: Trace, backward: Backward, one: Step, runs: Sequence[Backwa
         return _is_window(trace, inner[0], runs)
     if inner:  # the window is a loop of its own: chunks of one batch, never elements or heads
         return all(loop.kind in (LoopKind.CHUNKS, LoopKind.BATCHES) for loop in inner)
-    return not (backward.loops and backward.loops[-1].loop.is_call)
+    if not backward.loops or not backward.loops[-1].loop.is_call:
+        return True
+    # calls from outside are a window only where the caller counts them, as Lightning does
+    is_counted = any(guard.kind == "periodic" and guard.test == "counted" for guard in one.scene.guards)
+    return is_counted and one.scene.entry.framework == "lightning"
 
 
 def _is_window(trace: Trace, loop: Loop, runs: Sequence[Backward]) -> bool:

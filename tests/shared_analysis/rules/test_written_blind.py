@@ -330,3 +330,108 @@ def test_what_unseen_builders_give_to_a_function_of_the_file() -> None:
 def test_names_that_the_use_contradicts(text: str) -> None:
     check("retained-graph", text)
     check("unguarded-eval", text)
+
+
+OUTPUTS = """
+import lightning.pytorch as pl
+import torch
+from torch import nn
+
+
+class Model(pl.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(8, 4)
+        self.outputs = []
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        loss = nn.functional.cross_entropy(self.net(x), y)
+        self.outputs.append({stored})
+        return loss
+
+    def {hook}(self{more}):
+        self.log("mean", torch.stack(self.outputs).mean())
+        self.outputs.{clear}
+
+    def configure_optimizers(self):
+        return torch.optim.Adam(self.parameters())
+"""
+
+
+@pytest.mark.parametrize("clear", ["clear()", "__init__()  # none"])
+@pytest.mark.parametrize("hook", ["on_train_epoch_end", "training_epoch_end"])
+def test_outputs_that_are_kept_for_an_epoch(hook: str, clear: str) -> None:
+    more = ", outputs" if hook == "training_epoch_end" else ""
+    text = OUTPUTS.format(hook=hook, more=more, clear=clear, stored="loss")
+    check("retained-graph", text.replace("append(loss)", "append(loss)  # here"))
+    check("retained-graph", OUTPUTS.format(hook=hook, more=more, clear=clear, stored="loss.detach()"))
+
+
+def test_outputs_that_are_cleared_behind_each_batch() -> None:
+    more = ", outputs, batch, batch_idx"
+    text = OUTPUTS.format(hook="on_train_batch_end", more=more, clear="clear()", stored="loss")
+    check("retained-graph", text)
+
+
+@pytest.mark.parametrize(
+    ("clear", "is_found"),
+    [("        self.kept.clear()", True), ("            self.kept.clear()", False)],
+)
+def test_a_list_that_is_cleared_in_each_epoch_or_in_each_step(clear: str, is_found: bool) -> None:
+    text = """
+import torch
+from torch import nn
+
+
+class Trainer:
+    def __init__(self, model, loader):
+        self.model, self.loader, self.kept = model, loader, []
+        self.optimizer = torch.optim.Adam(model.parameters())
+
+    def fit(self):
+        for epoch in range(100):
+            for x, y in self.loader:
+                loss = nn.functional.mse_loss(self.model(x), y)
+                self.optimizer.zero_grad()
+                loss.backward()
+                self.optimizer.step()
+                self.kept.append(loss){here}
+    {clear}
+"""
+    check("retained-graph", text.format(clear=clear, here="  # here" if is_found else ""))
+
+
+COUNTED = """
+import lightning.pytorch as pl
+import torch
+from torch import nn
+
+
+class Model(pl.LightningModule):
+    def __init__(self, window):
+        super().__init__()
+        self.automatic_optimization = False
+        self.window = window
+        self.net = nn.Linear(8, 1)
+
+    def training_step(self, batch, {index}):
+        opt = self.optimizers()
+        x, y = batch
+        loss = nn.functional.l1_loss(self.net(x), y)
+        self.manual_backward({loss})
+        if ({index} + 1) % self.window == 0:
+            opt.step()
+            opt.zero_grad()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.net.parameters(), 0.1)
+"""
+
+
+@pytest.mark.parametrize("index", ["batch_idx", "i"])
+def test_lightning_counts_the_calls_of_training_step(index: str) -> None:
+    text = COUNTED.format(index=index, loss="loss")
+    check("unscaled-accumulation", text.replace("backward(loss)", "backward(loss)  # here"))
+    check("unscaled-accumulation", COUNTED.format(index=index, loss="loss / self.window"))
+    check("missing-zero-grad", text)

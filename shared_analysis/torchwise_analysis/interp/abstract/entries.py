@@ -239,7 +239,8 @@ def _method_entry(m: Machine, cls: va.Class, obj: va.Obj, function: va.Function,
         if obj.kind is va.Kind.MODULE and function.name == "forward" and not (hook and hook.automatic):
             _forward_entry(m, obj, own, place)
             return
-        value = m.with_scopes(scopes, lambda: calls.call_function(m, own, va.NO_ARGUMENTS, None, entry=True))
+        given = _counted(function, turn) if hook and hook.framework == "lightning" else va.NO_ARGUMENTS
+        value = m.with_scopes(scopes, lambda: calls.call_function(m, own, given, None, entry=True))
         if hook is not None:
             m.library.hook_returned(m, hook, obj, own, value)
         else:
@@ -250,6 +251,14 @@ def _method_entry(m: Machine, cls: va.Class, obj: va.Obj, function: va.Function,
     finally:
         m.loops, m.calls, m.automatic, m.guards, m.forward = (), (), None, (), None
         del m.frames[1:]
+
+
+def _counted(function: va.Function, turn: int) -> va.Arguments:
+    """`training_step(batch, batch_idx)`: the trainer counts its calls."""
+    params = function.node.params
+    if function.name != "training_step" or len(params) < 3 or params[2].kind is not nd.ParamKind.POSITIONAL:
+        return va.NO_ARGUMENTS
+    return va.Arguments(keywords=((params[2].name, va.Const(None, turn, va.Counter())),))
 
 
 def _forward_entry(m: Machine, obj: va.Obj, function: va.Function, place: Place) -> None:
