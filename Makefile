@@ -66,9 +66,10 @@ deps-matrix:  ## oldest and newest dependencies in environments of their own (ne
 budget: setup  ## what files of a megabyte cost that are made to exhaust their reader
 	$(PYTHON) benchmarks/budget.py
 
-pages: setup  ## write docs/rules from the rule files, docs/cli.md from the commands
+pages: setup  ## write docs/rules from the rule files, docs/cli.md from the commands, the picture of a step
 	$(PYTHON) -m torchwise_analysis.rules.pages
 	$(PYTHON) -m torchwise_server.cli.pages
+	$(PYTHON) scripts/step_picture.py
 
 bench: setup  ## the cost of an edit against a full parse
 	$(PYTHON) benchmarks/edit_cost.py

@@ -1,7 +1,8 @@
-"""Pages of the documentation that lie elsewhere in the repository.
+"""What the documentation site has beyond the files in `docs/`: a hook of mkdocs (`mkdocs.yml`).
 
-A hook of mkdocs (`mkdocs.yml`). The release notes are the changelog. The pages of rules lie in `docs/rules/`,
-written by `python -m torchwise_analysis.rules.pages`, and go into the navigation here.
+The release notes are the changelog. The pages of rules lie in `docs/rules/`, written by
+`python -m torchwise_analysis.rules.pages`, and go into the navigation here; the site also marks the lines at
+fault in their examples.
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from mkdocs.structure.files import File, Files
+
+from torchwise_analysis.rules import rule_named
+from torchwise_analysis.rules._snippets import parse
 
 ROOT = Path(__file__).parent.parent
 
@@ -29,3 +33,14 @@ def on_files(files: Files, config: Any) -> Files:
     notes = text.replace("# Changelog", "# Release notes", 1).replace("](docs/", "](")
     files.append(File.generated(config, "changelog.md", content=notes))
     return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """The wrong program of a rule, which comes first on its page, with the lines at fault marked."""
+    folder, _slash, name = page.file.src_uri.rpartition("/")
+    rule = rule_named(name.removesuffix(".md")) if folder == "rules" else None
+    if rule is None:
+        return markdown
+    lines = sorted({one.span.line + 1 for one in parse(rule.wrong.code).expected})
+    marked = f'```python hl_lines="{" ".join(map(str, lines))}"'
+    return markdown.replace("```python", marked, 1)

@@ -8,8 +8,10 @@ import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
+from scripts.step_picture import PICTURE, picture
 from tests.server.cli.conftest import Cli, _estimate
 from tests.server.cli.test_check import write
 
@@ -93,6 +95,15 @@ def test_the_page_says_what_the_report_says(page: str) -> None:
     cells = read.text["td"]
     assert "probably out of memory" in cells
     assert "torch.cuda.max_memory_allocated()" in cells
+
+
+def test_the_step_can_stand_alone_as_a_picture(page: str) -> None:
+    for text in (picture(page), PICTURE.read_text("utf-8")):
+        drawn = ElementTree.fromstring(text)
+        assert drawn.tag.endswith("}svg")
+        assert "var(" not in text and "url(" not in text
+        words = {each.text for each in drawn.iter() if each.tag.endswith("}text")}
+        assert {"forward", "backward", "between", "optimizer"} <= words
 
 
 def test_the_step_is_drawn(page: str) -> None:
