@@ -8,7 +8,7 @@ from torchwise_analysis.findings import Edit, Evidence, Fix, Place, Safety, Seve
 from torchwise_analysis.fixes import SourceFile, expression_at
 from torchwise_analysis.interp.abstract.events import Backward
 from torchwise_analysis.interp.abstract.trace import Trace
-from torchwise_analysis.interp.abstract.values import Const, Factor, Kind, Obj, Unknown
+from torchwise_analysis.interp.abstract.values import Const, Factor, Kind, Obj, Unknown, Value
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
 from torchwise_analysis.rules._reading import belief_in, called, distinct, grade, step
 from torchwise_analysis.source import nodes
@@ -59,7 +59,8 @@ RULE = Rule(
     severity=Severity.ERROR,
     claim="The loss is divided by the accumulation window, and the owner of the backward divides it again.",
     cost=(
-        "`Accelerator.backward` divides by `gradient_accumulation_steps` itself. Divided twice, the "
+        "`Accelerator.backward` divides by `gradient_accumulation_steps` itself, and so does Lightning's "
+        "Trainer by `accumulate_grad_batches` when it optimizes by itself. Divided twice, the "
         "gradient of a window of N is N times too small: with SGD the learning rate is N times too low, "
         "clipping never acts, and weight decay weighs N times more. The run is paid for in full and learns "
         "a fraction."
@@ -174,6 +175,102 @@ def train(loader, length):
 """,
         ),
         Example(
+            "The accelerator is asked for its window",
+            """
+import torch
+from accelerate import Accelerator
+from torch import nn
+
+
+def train(loader):
+    accelerator = Accelerator(gradient_accumulation_steps=4)
+    model = nn.Linear(12, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    for x, y in loader:
+        with accelerator.accumulate(model):
+            loss = nn.functional.cross_entropy(model(x), y)
+            loss = loss / accelerator.gradient_accumulation_steps
+                   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ accumulation-scaled-twice error certain
+            accelerator.backward(loss)
+            optimizer.step()
+            optimizer.zero_grad()
+""",
+        ),
+        Example(
+            "Lightning's Trainer divides by the window that it was given",
+            """
+import lightning as L
+import torch
+from torch import nn
+
+WINDOW = 4
+
+
+class Model(L.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(12, 4)
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        return nn.functional.cross_entropy(self.net(x), y) / WINDOW
+               ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ accumulation-scaled-twice error certain
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def main(loader):
+    L.Trainer(max_epochs=3, accumulate_grad_batches=WINDOW).fit(Model(), loader)
+""",
+        ),
+        Example(
+            "Two losses are averaged, and Lightning's manual optimization divides nothing",
+            """
+import lightning as L
+import torch
+from torch import nn
+
+
+class Both(L.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(12, 4)
+
+    def training_step(self, batch, batch_idx):
+        x, y, z = batch
+        out = self.net(x)
+        return (nn.functional.cross_entropy(out, y) + nn.functional.cross_entropy(out, z)) / 2
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+class Manual(L.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.automatic_optimization = False
+        self.net = nn.Linear(12, 4)
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        optimizer = self.optimizers()
+        self.manual_backward(nn.functional.cross_entropy(self.net(x), y) / 4)
+        if (batch_idx + 1) % 4 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def main(loader):
+    L.Trainer(max_epochs=3, accumulate_grad_batches=2).fit(Both(), loader)
+    L.Trainer(max_epochs=3).fit(Manual(), loader)
+""",
+        ),
+        Example(
             "Fabric does not divide",
             """
 import torch
@@ -197,33 +294,57 @@ def train(loader):
 )
 
 
+_TRAINERS = ("lightning.Trainer", "lightning.pytorch.Trainer", "pytorch_lightning.Trainer")
+
+
 def detect(trace: Trace) -> Iterator[Hit]:
     for backward in trace.backwards:
         owner = backward.owner
         if not backward.divides or backward.loss is None or owner is None:
             continue
-        if owner.kind is not Kind.ACCELERATOR:
-            continue
-        window = owner.arguments.get("gradient_accumulation_steps")
-        for factor in sorted(backward.loss.factors, key=lambda f: f.place.span):
-            if _same(factor, window):
-                yield _hit(backward, owner, factor)
+        for given, window in _windows(trace, owner):
+            factors = sorted(backward.loss.factors, key=lambda f: f.place.span)
+            found = [factor for factor in factors if _same(factor, window, owner)]
+            for factor in found:
+                yield _hit(backward, owner, given, factor)
+            if found:
+                break
 
 
-def _same(factor: Factor, window: object) -> bool:
+def _windows(trace: Trace, owner: Obj) -> Iterator[tuple[Place | None, Value | None]]:
+    """Where the owner of the backward is told how many micro-batches a step takes, and what it is told."""
+    if owner.kind is Kind.ACCELERATOR:
+        yield owner.place, owner.arguments.get("gradient_accumulation_steps")
+    elif owner.cls is not None and owner.cls.derives("LightningModule"):
+        for call in trace.api(*_TRAINERS):
+            yield call.place, call.arguments.get("accumulate_grad_batches")
+
+
+def _same(factor: Factor, window: Value | None, owner: Obj) -> bool:
     """Does the loss carry a division by the owner's window?"""
-    if factor.op != "/":
+    if factor.op != "/" or window is None:
         return False
     if isinstance(window, Const):
-        return isinstance(window.value, int) and window.value > 1 and factor.number == window.value
+        least = 1 if owner.kind is Kind.ACCELERATOR else 2  # a sum of two losses is halved as well
+        if not isinstance(window.value, int) or window.value < 2:
+            return False
+        return (factor.number == window.value and window.value > least) or _is_asked(factor, owner)
     if isinstance(window, Unknown) and window.offset:
         return False
     symbol = window.symbol if isinstance(window, (Unknown, Obj)) else None
-    return symbol is not None and factor.symbol == symbol
+    return (symbol is not None and factor.symbol == symbol) or _is_asked(factor, owner)
 
 
-def _hit(backward: Backward, owner: Obj, factor: Factor) -> Hit:
-    name = called(owner, "the owner")
+def _is_asked(factor: Factor, owner: Obj) -> bool:
+    """`loss / accelerator.gradient_accumulation_steps`, `loss / self.trainer.accumulate_grad_batches`."""
+    of, _, name = (factor.symbol or "").rpartition(".")
+    if owner.kind is Kind.ACCELERATOR:
+        return name == "gradient_accumulation_steps" and of in (owner.symbol, owner.name, f"#{owner.id}")
+    return name == "accumulate_grad_batches" and of.rpartition(".")[2] == "trainer"
+
+
+def _hit(backward: Backward, owner: Obj, given: Place | None, factor: Factor) -> Hit:
+    name = called(owner, "the accelerator") if owner.kind is Kind.ACCELERATOR else "the Trainer"
     return Hit(
         factor.place,
         Severity.ERROR,
@@ -232,7 +353,7 @@ def _hit(backward: Backward, owner: Obj, factor: Factor) -> Hit:
         "times too small. Take this division out.",
         distinct(
             (
-                *step(owner.place, "the window is given here"),
+                *step(given, "the window is given here"),
                 Evidence(factor.place, "the loss is divided by it"),
                 Evidence(backward.place, "and this backward divides once more"),
             )
