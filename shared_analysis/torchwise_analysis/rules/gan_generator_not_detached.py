@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from torchwise_analysis.findings import Confidence, Evidence, Fix, Place, Safety, Severity
 from torchwise_analysis.fixes import SourceFile, append_call, expression_at
 from torchwise_analysis.interp.abstract.events import Backward, Forward, Step
 from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.interp.abstract.values import Obj, Tensor
+from torchwise_analysis.policy import weaker
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
 from torchwise_analysis.rules._reading import belief_in, called, distinct, forwards_of, grade, step
 from torchwise_analysis.source import nodes
@@ -71,7 +72,8 @@ RULE = Rule(
         "In the discriminator's step the generator's graph is kept and its backward is run, and its "
         "gradients are cleared unused: time and memory of a generator pass in each step. The opposite slip "
         "is worse: with `detach` in the generator's own step its adversarial loss trains nothing, and only "
-        "the other terms, if any, move it."
+        "the other terms, if any, move it. And where nothing clears them, what the discriminator's loss left "
+        "on the generator is applied in the generator's next step, against its own loss."
     ),
     wrong=Example("The fakes keep the generator's graph", WRONG, fixed=RIGHT),
     right=Example("The fakes are detached for the discriminator", RIGHT),
@@ -288,7 +290,8 @@ def detect(trace: Trace) -> Iterator[Hit]:
             continue
         applied = steps.get(one.place, frozenset())
         if len(applied) != 1:
-            continue  # nobody applies it, or several optimizers do
+            yield from _unapplied(trace, one) if not applied else _applied_by_both(trace, one, steps)
+            continue
         stepping = trace.objects.get(next(iter(applied)))
         if stepping is None:
             continue
@@ -302,6 +305,76 @@ def detect(trace: Trace) -> Iterator[Hit]:
                 cut = _detached_feeder(trace, second)
                 if cut is not None and _learns_nothing(trace, one, stepping, cut, second):
                     yield _useless(trace, one, stepping, cut, second)
+
+
+def _unapplied(trace: Trace, one: Backward) -> Iterator[Hit]:
+    """No optimizer applies what the backward makes: does the one that steps next own what was cut off?"""
+    stepping = _next_to_step(trace, one)
+    if stepping is None or trace.owns.get(stepping.id) is None:
+        return
+    for second in forwards_of(trace, one.passes):
+        cut = _detached_feeder(trace, second)
+        if cut is not None and _learns_nothing(trace, one, stepping, cut, second):
+            yield _useless(trace, one, stepping, cut, second)
+
+
+def _applied_by_both(trace: Trace, one: Backward, steps: Mapping[Place, frozenset[int]]) -> Iterator[Hit]:
+    """Do gradients of the second network's loss get into a step of the first network on a loss of its own?
+
+    That other loss runs through the second network as well, whose gradients of it are thrown away: two
+    players, not two parts of one model.
+    """
+    stepping = _next_to_step(trace, one)
+    owned = None if stepping is None else trace.owns.get(stepping.id)
+    if stepping is None or owned is None:
+        return
+    for second in forwards_of(trace, one.passes):
+        first = _feeder(trace, one, second)
+        if first is None or not _belongs(trace, second, owned) or _belongs(trace, first, owned):
+            continue
+        other = _owner_of(trace, first, stepping)
+        if other is None or steps[one.place] != {stepping.id, other}:
+            continue
+        mixed = _mixed_step(trace, one, other, second, steps)
+        if mixed is not None:
+            yield _leaked(trace, one, mixed, first, second)
+
+
+def _next_to_step(trace: Trace, one: Backward) -> Obj | None:
+    """The optimizer that steps first behind a backward, before any other backward."""
+    following = trace.once("what follows a backward", lambda: _followers(trace))
+    found = following.get(one.order)
+    return None if found is None else found.optimizer
+
+
+def _followers(trace: Trace) -> dict[int, Step]:
+    last, found = -1, dict[int, Step]()
+    for event in trace.of_any(Backward, Step):
+        if isinstance(event, Backward):
+            last = event.order
+        elif last >= 0:
+            found.setdefault(last, event)
+    return found
+
+
+def _mixed_step(
+    trace: Trace, one: Backward, optimizer: int, second: Forward, steps: Mapping[Place, frozenset[int]]
+) -> Step | None:
+    """A step of `optimizer` on gradients of `one` and of a loss of its own that runs through `second`."""
+    through = {
+        backward.place
+        for backward in trace.backwards
+        if steps.get(backward.place, frozenset()) == {optimizer}
+        and any(forward.module.id == second.module.id for forward in forwards_of(trace, backward.passes))
+    }
+    for candidate in trace.steps:
+        if candidate.optimizer.id != optimizer:
+            continue
+        for atom in candidate.before:
+            places = {place for place, _ in atom.sites}
+            if not atom.applied and one.place in places and places & through:
+                return candidate
+    return None
 
 
 def _steps_by_site(trace: Trace) -> dict[Place, frozenset[int]]:
@@ -420,6 +493,25 @@ def _wasted(trace: Trace, one: Backward, stepping: Obj, first: Forward, second: 
         "then cleared unused: time and memory for nothing. Detach the input.",
         distinct(links),
         frozenset({("forward", second.place)}),
+        second,
+    )
+
+
+def _leaked(trace: Trace, one: Backward, mixed: Step, first: Forward, second: Forward) -> Hit:
+    name = called(first.module, "the first network")
+    links = [*step(first.place, f"{name} makes this graph")]
+    links += [Evidence(second.place, "its result goes in with the graph")]
+    links += [Evidence(one.place, f"so this backward leaves gradients on {name} too")]
+    links += [Evidence(mixed.place, "this step applies them, beside those of its own loss")]
+    return Hit(
+        second.place,
+        Severity.ERROR,
+        weaker(Confidence.LIKELY, _confidence(trace, mixed.optimizer, first, second)),
+        f"the step of {called(mixed.optimizer, 'the other optimizer')} applies gradients that {name} got "
+        f"from the loss of {called(second.module, 'the other network')} as well: nothing clears them in "
+        "between. Detach the input.",
+        distinct(links),
+        frozenset({("forward", second.place), ("window", one.place), ("optimizer", mixed.optimizer.id)}),
         second,
     )
 

@@ -47,6 +47,16 @@ ORDER = (
     Precedence("softmax-wrong-dim", "deprecated-api", "the axis that was left out is the wrong one"),
     Precedence("checkpoint-reentrant-no-grad", "deprecated-api", "one missing argument explains both"),
     Precedence("missing-zero-grad", "create-graph-backward-leak", "one missing clear explains both"),
+    Precedence(
+        "gan-generator-not-detached",
+        "unscaled-accumulation",
+        "the gradients that add up are those of the other network's loss",
+    ),
+    Precedence(
+        "gan-generator-not-detached",
+        "accumulation-tail-dropped",
+        "the gradients that add up are those of the other network's loss",
+    ),
     Precedence("retained-graph", "sync-in-hot-loop", "a correctness rule hides a performance rule"),
     Precedence("retained-graph", "per-step-host-sync", "a correctness rule hides a performance rule"),
 )

@@ -435,3 +435,82 @@ def test_lightning_counts_the_calls_of_training_step(index: str) -> None:
     check("unscaled-accumulation", text.replace("backward(loss)", "backward(loss)  # here"))
     check("unscaled-accumulation", COUNTED.format(index=index, loss="loss / self.window"))
     check("missing-zero-grad", text)
+
+
+PLAYERS = """
+import torch
+from torch import nn
+
+G, D = nn.Linear(8, 12), nn.Linear(12, 1)
+opt_g, opt_d = torch.optim.Adam(G.parameters()), torch.optim.Adam(D.parameters())
+
+
+def critic(real):
+    opt_d.zero_grad()
+    loss = D({fake}).mean() - D(real).mean(){critic}
+    loss.backward()
+    opt_d.step()
+
+
+def generator():
+    {before}
+    loss = -D({made}).mean(){generator}
+    loss.backward()
+    opt_g.step()
+    {after}
+
+
+def train(loader):
+    for i, real in enumerate(loader):
+        critic(real)
+        if i % 5 == 0:
+            generator()
+"""
+NOISE = "G(torch.randn(4, 8))"
+
+
+def players(**changes: str) -> str:
+    given = {"fake": NOISE, "made": NOISE, "before": "pass", "after": "pass", "critic": "", "generator": ""}
+    return PLAYERS.format(**(given | changes))
+
+
+def test_what_the_critic_leaves_on_the_generator_is_applied() -> None:
+    rule = "gan-generator-not-detached"
+    check(rule, players(after="opt_g.zero_grad()", critic="  # here"))
+    check(rule, players(after="opt_g.zero_grad()", fake=NOISE + ".detach()"))
+    check("accumulation-tail-dropped", players(after="opt_g.zero_grad()"))
+    check("unscaled-accumulation", players(after="opt_g.zero_grad()"))
+
+
+def test_what_the_critic_leaves_on_the_generator_is_wasted() -> None:
+    check("gan-generator-not-detached", players(before="opt_g.zero_grad()", critic="  # here"))
+
+
+def test_the_generator_learns_nothing_and_nobody_applies_its_backward() -> None:
+    rule, cut = "gan-generator-not-detached", NOISE + ".detach()"
+    check(rule, players(before="opt_g.zero_grad()", fake=cut, made=cut, generator="  # here"))
+    check(rule, players(before="opt_g.zero_grad()", fake=cut))
+
+
+def test_two_parts_of_one_model_with_losses_of_their_own() -> None:
+    check(
+        "gan-generator-not-detached",
+        """
+        import torch
+        from torch import nn
+
+        encoder, decoder = nn.Linear(8, 4), nn.Linear(4, 8)
+        enc_opt = torch.optim.SGD(encoder.parameters(), 0.1)
+        dec_opt = torch.optim.SGD(decoder.parameters(), 0.1)
+
+
+        def train(loader):
+            for x in loader:
+                dec_opt.zero_grad()
+                nn.functional.mse_loss(decoder(encoder(x)), x).backward()
+                dec_opt.step()
+                encoder(x).pow(2).mean().backward()
+                enc_opt.step()
+                enc_opt.zero_grad()
+        """,
+    )
