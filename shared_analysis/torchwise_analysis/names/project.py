@@ -72,6 +72,7 @@ class Project:
         self._found: dict[tuple[str, str], SourceModule | None] = {}
         self._texts: dict[str, str | None] = {}
         self._modules: dict[str, Module | None] = {}
+        self.derived: dict[object, object] = {}  # what others made of modules; goes with them
         self._releases: dict[str, Releases | None] = {}
         self._runs: dict[str, tuple[Version | None, str]] = {}
         self._launches: dict[str, Launches] = {}
@@ -127,7 +128,9 @@ class Project:
 
     def with_modules(self, modules: Mapping[str, Module]) -> Project:
         """The same project with other texts of some files."""
-        return Project(self.roots, self.libraries, lambda path: modules.get(path) or self._overlay(path))
+        other = Project(self.roots, self.libraries, lambda path: modules.get(path) or self._overlay(path))
+        other.derived = self.derived
+        return other
 
     def describe(self, path: str) -> SourceModule:
         """The module that the file `path` is: its dotted name follows from its packages."""
@@ -216,6 +219,7 @@ class Project:
         if self.loaded_lines > lines:
             self._modules.clear()
             self._texts.clear()
+            self.derived.clear()
 
     def asked_releases(self) -> Iterable[tuple[str, Releases | None]]:
         """The libraries whose releases were asked for, with the answers."""

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterator
-from functools import lru_cache
 from typing import TYPE_CHECKING, cast
 
 from torchwise_analysis.interp.concrete import statements
 from torchwise_analysis.interp.concrete.library import replacements
 from torchwise_analysis.interp.concrete.values import MISSING, Frame, ModuleValue, Namespace, Unknown, Value
 from torchwise_analysis.interp.core.imports import absolute_module
-from torchwise_analysis.names.project import SourceModule
+from torchwise_analysis.names.project import Project, SourceModule
 from torchwise_analysis.source import lower_text, nodes
 
 if TYPE_CHECKING:
@@ -207,7 +206,7 @@ class LazyScope:
         self.is_replacement = module.path.startswith("<")
         # how many of a name's binders are left to a lookup that happens while the later ones run
         self._left: dict[str, int] = {}
-        outline = _outline(_Same(body), module.is_library, self.is_replacement)
+        outline = _kept_outline(imports.it.project, body, module.is_library, self.is_replacement)
         self.binders = outline.binders
         self._touchers = dict(outline.touchers)
         self._pending_stars = list(outline.stars)
@@ -342,26 +341,25 @@ class _Outline:
         self.registrations: _Statements = []
 
 
-class _Same:
-    """A block as a key: the same object, not an equal one."""
-
-    __slots__ = ("block",)
-
-    def __init__(self, block: nodes.Block) -> None:
-        self.block = block
-
-    def __hash__(self) -> int:
-        return id(self.block)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and other.block is self.block
+# Texts whose outlines are kept. Each keeps its text's nodes.
+_MOST_OUTLINES = 256
 
 
-@lru_cache(maxsize=256)
-def _outline(body: _Same, is_library: bool, is_replacement: bool) -> _Outline:
+def _kept_outline(project: Project, body: nodes.Block, is_library: bool, is_replacement: bool) -> _Outline:
     """The outline of a text. Kept: every run reads the same files, and most never change."""
+    kept = cast("dict[object, tuple[nodes.Block, _Outline]]", project.derived.setdefault("outlines", {}))
+    key = (id(body), is_library, is_replacement)
+    known = kept.get(key)
+    if known is None:
+        if len(kept) >= _MOST_OUTLINES:
+            kept.clear()
+        known = kept[key] = body, _outline(body, is_library, is_replacement)
+    return known[1]
+
+
+def _outline(body: nodes.Block, is_library: bool, is_replacement: bool) -> _Outline:
     found = _Outline()
-    for statement, base in _top_level(body.block, 0):
+    for statement, base in _top_level(body, 0):
         _index(found, statement, base, is_library, is_replacement)
     return found
 
