@@ -1,7 +1,7 @@
 """Settings of the parts of published diffusion pipelines, from the `config.json` of their folders.
 
-Which checkpoint has which text encoders, autoencoder and denoiser follows the repositories of the names below on
-the Hugging Face hub; only fields that differ from the defaults of the classes, or that decide about sizes, are kept.
+Which checkpoint has which text encoders, autoencoder and denoiser follows the repositories of the names below
+on the Hugging Face hub; only fields that differ from the classes' defaults, or decide about sizes, are kept.
 """
 
 from __future__ import annotations

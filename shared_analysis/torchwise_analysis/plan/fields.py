@@ -95,7 +95,9 @@ def _model(it: Interpreter, plan: dict[str, PlanField]) -> None:
 
 
 def _first_input(it: Interpreter) -> ModelInput | None:
-    return next(iter(it.library.model_inputs), None)
+    """What the model was given first for training; an agent that acts without a graph comes later."""
+    inputs = it.library.model_inputs
+    return next((given for given in inputs if given.has_graph), next(iter(inputs), None))
 
 
 def _batch(it: Interpreter, plan: dict[str, PlanField]) -> None:

@@ -31,6 +31,8 @@ MAX_IDLE_ROUNDS = 4096
 MAX_IDLE_ROUNDS_OF_A_PLAN = 16
 MAX_ROUNDS_WITH_BACKWARD = 256
 MAX_ROUNDS_AROUND_INFERENCE = 8
+# Rounds in which a loop whose text goes backward may do without it: an agent that fills its memory first.
+ROUNDS_BEFORE_TRAINING = 64
 # Micro-steps of a window that are run before the rest counts as the same.
 ROUNDS_OF_ACCUMULATION = 2
 
@@ -78,7 +80,9 @@ class Loops:
             origin, is_library = self.stands_at, False
         watch = Watch(it, origin, is_library)
         if not watch.passive:
-            watch.steps_inside = isinstance(node, nodes.While) or not _only_accumulates(node.body)
+            names = set(_names_in(node.body))
+            watch.steps_inside = isinstance(node, nodes.While) or not _only_accumulates(names)
+            watch.goes_backward = not names.isdisjoint(_TRAINS)
         return watch
 
     @property
@@ -95,8 +99,8 @@ class Watch:
     """One run of one loop."""
 
     __slots__ = (
-        "backwards", "calls", "generations", "is_promising", "measuring", "origin", "passive", "rounds",
-        "steps", "steps_inside", "taken",
+        "backwards", "calls", "generations", "goes_backward", "is_promising", "measuring", "origin",
+        "passive", "rounds", "steps", "steps_inside", "taken",
     )  # fmt: skip
 
     def __init__(self, it: Interpreter, origin: Origin, is_library: bool) -> None:
@@ -110,6 +114,8 @@ class Watch:
         self.taken = len(loops.measured)
         self.measuring = False
         self.steps_inside = True
+        # the loop's text goes backward somewhere, whether or not its rounds have come to it
+        self.goes_backward = False
         # more rounds are worth taking although the loop's condition is not known
         self.is_promising = False
         # loops inside a model's forward or a library are never step loops
@@ -169,6 +175,8 @@ class Watch:
 
     def _after_call(self, it: Interpreter) -> bool:
         loops = it.loops
+        if self.goes_backward and self.rounds < 2 * ROUNDS_BEFORE_TRAINING:
+            return False
         known = any(measured.origin == self.origin for measured in loops.measured)
         if loops.has_training or loops.open or known:
             return self.rounds >= 2
@@ -179,6 +187,15 @@ class Watch:
         kind = Kind.GENERATION if generations > self.generations else Kind.INFERENCE
         loops.measured.append(take(it, self.origin, kind, 1))
         return True
+
+    def may_leap(self, it: Interpreter) -> bool:
+        """Whether the rounds to come look like those before: of a loop that trains later on."""
+        return (
+            not self.passive
+            and self.goes_backward
+            and self.rounds == ROUNDS_BEFORE_TRAINING
+            and it.loops.backwards == self.backwards
+        )
 
     def may_skip(self, it: Interpreter) -> bool:
         """Whether further rounds only accumulate gradients as the last ones did.
@@ -194,9 +211,12 @@ class Watch:
         )
 
 
-def _only_accumulates(body: nodes.Block) -> bool:
+# Calls by which a loop's text shows that it trains.
+_TRAINS = frozenset({"backward", "manual_backward", "learn", "optimize_model", "update_model", "train_step"})
+
+
+def _only_accumulates(names: set[str]) -> bool:
     """Whether a loop's text goes backward itself and nowhere takes a step."""
-    names = set(_names_in(body))
     return "backward" in names and not any("step" in name and "micro" not in name for name in names)
 
 

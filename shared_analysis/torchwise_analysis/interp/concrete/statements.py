@@ -350,6 +350,7 @@ def for_(it: Interpreter, node: nodes.For, frame: Frame) -> Outcome:
     source = it.evaluate(node.iter, frame)
     is_counted = isinstance(source, (range, list, tuple))
     items = it.iterate(source)
+    numbers = source if isinstance(source, range) else range(0)
     del source
     watch = it.loops.enter(it, node, frame)
     while True:
@@ -368,6 +369,9 @@ def for_(it: Interpreter, node: nodes.For, frame: Frame) -> Outcome:
             return None
         if is_counted and watch.may_skip(it):
             items = _last_only(it, items)
+        elif watch.may_leap(it) and len(numbers) > 4 * watch.rounds:
+            it.assume("a loop trains in the second half of its rounds as it does whenever it does")
+            items = it.iterate(numbers[len(numbers) // 2 :])
     watch.exhausted(it)
     return run_block(it, node.orelse, frame)
 

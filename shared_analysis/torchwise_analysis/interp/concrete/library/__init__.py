@@ -95,12 +95,13 @@ _CLASS_OF_HOST = {native.host: name for name, native in CLASSES.items()}
 
 @dataclass(frozen=True, slots=True)
 class ModelInput:
-    """The first tensor that a model was called with from outside."""
+    """The first tensor that a model was called with from outside, and whether a graph was recorded."""
 
     shape: tuple[int, ...]
     is_floating: bool
     extents: tuple[Int, ...]
     origin: Origin | None
+    has_graph: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,7 +367,12 @@ class Library:
             self.methods[key] = made
             return made
         attribute = native.attributes.get(name)
-        return None if attribute is None else _property_of(attribute, name)
+        if attribute is not None:
+            return _property_of(attribute, name)
+        of_class = native.statics.get(name)
+        if of_class is None:
+            return None
+        return Builtin(key, lambda it, a, k: self.invoke(of_class, a, k), static=True)
 
     def _initialize(self, native: NativeClass, args: list[Value], keywords: Keywords) -> Value:
         receiver = args.pop(0)
@@ -705,13 +711,14 @@ class Library:
             self.called[id(module)] = weakref.ref(module)
             if self.it.find_attribute(module, "gradient_checkpointing_enable") is not MISSING:
                 self.met.setdefault("checkpointable", (True, self.it.origin()))
-        if len(self.model_inputs) > 16:
+        has_graph = self.it.world.grad_enabled
+        if sum(given.has_graph is has_graph for given in self.model_inputs) > 16:
             return
         for value in (*args, *keywords.values()):
             if isinstance(value, Tensor) and value.ndim >= 1:
                 extents = self.extents.get(value.storage, ())
                 given = ModelInput(
-                    tuple(value.shape), value.dtype.is_floating_point, extents, self.it.origin()
+                    tuple(value.shape), value.dtype.is_floating_point, extents, self.it.origin(), has_graph
                 )
                 self.model_inputs.append(given)
                 return

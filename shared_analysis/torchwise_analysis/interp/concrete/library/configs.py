@@ -37,6 +37,7 @@ else:
 
 if TYPE_CHECKING:
     from torchwise_analysis.interp.concrete.interpreter import Interpreter
+    from torchwise_memory.report import Origin
 
 _MAX_RESOLVED = 1 << 16
 
@@ -287,7 +288,7 @@ def omegaconf_module(it: Interpreter) -> Namespace:
         for source in args:
             if isinstance(source, Unknown):
                 return source
-            result = merged(result, plain(_fields(it, source)))
+            result = merged(result, unresolved(plain(_fields(it, source))))
         return wrapped(cls, resolved(it, result))
 
     def first(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
@@ -425,14 +426,14 @@ def _resolve(it: Interpreter, node: Value, root: Value, path: str, changed: list
     whole = _REFERENCE.fullmatch(node)
     if whole is not None:
         changed[0] = True
-        return _referred(it, whole.group(1), root, path)
+        return _or_unresolved(_referred(it, whole.group(1), root, path), node)
     parts: list[str] = []
     last = 0
     for match in _REFERENCE.finditer(node):
         value = _referred(it, match.group(1), root, path)
         if isinstance(value, Unknown):
             changed[0] = True
-            return value
+            return _or_unresolved(value, node)
         parts += [node[last : match.start()], text.text_of(it, value)]
         last = match.end()
     if not parts:
@@ -442,6 +443,33 @@ def _resolve(it: Interpreter, node: Value, root: Value, path: str, changed: list
     # a text of texts that refer to texts triples with every line
     it.burn_for(made)
     return made if len(made) <= _MAX_RESOLVED else Unknown(f"the setting {path}, a long text", it.origin())
+
+
+class Unresolved(Unknown):
+    """A setting whose references lead out of its file; what the file is merged with may have them."""
+
+    __slots__ = ("text",)
+
+    def __init__(self, why: str, origin: Origin | None, text: str) -> None:
+        super().__init__(why, origin)
+        self.text = text
+
+
+def _or_unresolved(value: Value, node: str) -> Value:
+    if type(value) is Unknown:
+        return Unresolved(value.why, value.origin, node)
+    return value
+
+
+def unresolved(value: Value) -> Value:
+    """`value` with its references as they were written, for another try."""
+    if isinstance(value, Unresolved):
+        return value.text
+    if isinstance(value, dict):
+        return {key: unresolved(inner) for key, inner in cast("dict[Value, Value]", value).items()}
+    if isinstance(value, list):
+        return [unresolved(inner) for inner in cast("list[Value]", value)]
+    return value
 
 
 def _referred(it: Interpreter, name: str, root: Value, path: str) -> Value:

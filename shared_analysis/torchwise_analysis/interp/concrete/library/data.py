@@ -230,7 +230,12 @@ def batches(it: Interpreter, receiver: Instance) -> Iterator[Value]:
         it.library.met.setdefault("micro_batch", (attributes["batch_size"], attributes["batch_size"].origin))
     elif size is not None:
         it.library.met.setdefault("micro_batch", (size, cast("None", attributes.get("_origin"))))
-    count = _loader_length(it, [receiver], {})
+    source = attributes.get("dataset")
+    if isinstance(source, Instance) and source.cls.find("__len__") is MISSING:
+        # a stream: it ends when it ends
+        count: Value = Symbol("the number of batches")
+    else:
+        count = _loader_length(it, [receiver], {})
     for _ in range(count if isinstance(count, int) else MANY):
         yield _batch(it, receiver, size)
 

@@ -47,6 +47,7 @@ from torchwise_memory.families.base import Config, DynamicCache, PreTrainedModel
 from torchwise_memory.families.packed import pack
 from torchwise_memory.families.projections import Quantised
 from torchwise_memory.modules.base import Module
+from torchwise_memory.presets import pipelines
 from torchwise_memory.runtime.dtypes import DTYPES, DType, float16, float32
 from torchwise_memory.runtime.tensor import Tensor
 
@@ -75,7 +76,6 @@ DECORATOR_MODULES = frozenset(
         "huggingface_hub.dataclasses",
         "diffusers.utils",
         "diffusers.utils.import_utils",
-        "diffusers.utils.torch_utils",
         "diffusers.utils.logging",
         "diffusers.utils.accelerate_utils",
     }
@@ -100,7 +100,26 @@ _STORED_IN_FLOAT = frozenset(
         "t5",
         "bart",
         "clip",
+        "clip_text_model",
         "xlm-roberta",
+        "mpnet",
+        "camembert",
+        "whisper",
+        "wav2vec2",
+        "hubert",
+        "wavlm",
+        "audio-spectrogram-transformer",
+        "beit",
+        "convnext",
+        "convnextv2",
+        "detr",
+        "dinov2",
+        "resnet",
+        "segformer",
+        "siglip",
+        "swin",
+        "swinv2",
+        "videomae",
     }
 )
 
@@ -217,7 +236,8 @@ class Transformers:
 
         def from_pretrained(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
             name = args[0] if args else keywords.pop("pretrained_model_name_or_path")
-            return self.preset(name, _fields_only(keywords))
+            folder = keywords.pop("subfolder", None)
+            return self.preset(name, _fields_only(keywords), folder)
 
         return Opaque(
             "AutoConfig",
@@ -271,15 +291,18 @@ class Transformers:
                     return value if isinstance(value, Class) else None
         return None
 
-    def preset(self, name: Value, changes: Keywords) -> Value:
-        """The configuration of a checkpoint on the hub."""
+    def preset(self, name: Value, changes: Keywords, folder: Value = None) -> Value:
+        """The configuration of a checkpoint on the hub, or of what lies in one of its folders."""
         if not isinstance(name, str):
             why = name.why if isinstance(name, Unknown) else "the name of a checkpoint"
             raise Stopped(f"{why} is not known and decides about the model", self.it.origin())
-        facts = dict(self.facts_of(name))
+        facts = dict(
+            self.part_of(name, folder) if isinstance(folder, str) and folder else self.facts_of(name)
+        )
         model_type = facts.pop("model_type", None)
         if not isinstance(model_type, str):
-            raise Stopped(f"the configuration of {name} is not known", self.it.origin())
+            shown = f"{name}/{folder}" if folder else name
+            raise Stopped(f"the configuration of {shown} is not known", self.it.origin())
         for field in _NO_FIELDS:
             facts.pop(field, None)
         if model_type in _STARTED:
@@ -296,6 +319,20 @@ class Transformers:
             self._facts[name] = self._local_facts(name) or _published(self.it, name)
         return self._facts[name]
 
+    def part_of(self, name: str, folder: str) -> Keywords:
+        """Settings in a folder of a checkpoint of a pipeline: the project's, the cache's, or published ones."""
+        for file in ("config.json", "scheduler_config.json"):
+            path = posixpath.join(folder, file)
+            content, where = files.read_text(self.it, posixpath.join(name, path)), f"{name}/{path}"
+            if content is None:
+                content, where = hub_file(name, path)
+            read = _json_object(content)
+            if read:
+                self.it.assume(f"the configuration of {name}/{folder} is that of {where}")
+                return read
+        published = pipelines.part_of(name, folder)
+        return {} if published is None else cast(Keywords, dict(published))
+
     def sizes_of(self, name: str) -> Keywords:
         """Facts of a checkpoint with the defaults of its family, by every usual spelling."""
         facts = self.facts_of(name)
@@ -307,16 +344,11 @@ class Transformers:
         where = f"{name}/config.json"
         if content is None:
             content, where = hub_file(name, "config.json")
-        if content is None:
-            return {}
-        try:
-            read = json.loads(content)
-        except (ValueError, RecursionError):
-            return {}
-        if not isinstance(read, dict) or "model_type" not in read:
+        read = _json_object(content)
+        if "model_type" not in read:
             return {}
         self.it.assume(f"the configuration of {name} is that of {where}")
-        return cast(Keywords, read)
+        return read
 
     def stored_dtype(self, config: Value, given: Value) -> Value:
         """The type of the weights that `from_pretrained(..., dtype=given)` makes."""
@@ -357,7 +389,8 @@ class Transformers:
     def pretrained(self, auto: str, name: Value, options: Keywords) -> Value:
         """`AutoModel...from_pretrained(name, **options)`."""
         packing = {key: options.pop(key) for key in _PACKING if key in options}
-        config = options.pop("config", None) or self.preset(name, _fields_only(options))
+        folder = options.pop("subfolder", None)
+        config = options.pop("config", None) or self.preset(name, _fields_only(options), folder)
         given = options.pop("dtype", options.pop("torch_dtype", None))
         options["dtype"] = self.stored_dtype(config, given)
         place = options.pop("device_map", None)
@@ -421,7 +454,8 @@ class Transformers:
 
     def _family_config(self, name: str, model_type: str) -> Value:
         def from_pretrained(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
-            return self.preset(args[0], _fields_only(keywords))
+            folder = keywords.pop("subfolder", None)
+            return self.preset(args[0], _fields_only(keywords), folder)
 
         members: dict[str, Value] = {"from_pretrained": Builtin("from_pretrained", from_pretrained)}
         return Opaque(name, members, call=lambda it, a, k: self.config(model_type, k))
@@ -499,6 +533,17 @@ def _published(it: Interpreter, name: str) -> Keywords:
     return cast(Keywords, dict(preset.config))
 
 
+def _json_object(content: str | None) -> Keywords:
+    """The object a JSON text holds; empty for anything else."""
+    if content is None:
+        return {}
+    try:
+        read = json.loads(content)
+    except (ValueError, RecursionError):
+        return {}
+    return cast(Keywords, read) if isinstance(read, dict) else {}
+
+
 def hub_file(name: str, file: str) -> tuple[str | None, str]:
     """A small file of a checkpoint in the hub's cache on this machine, and how to name it; None if absent."""
     if name.count("/") > 1 or ".." in name or name.startswith(("/", ".", "~")):
@@ -570,6 +615,7 @@ def helpers(it: Interpreter) -> dict[str, Value]:
         "__tie__": Builtin("__tie__", _tie),
         "__built__": Builtin("__built__", _built),
         "__preset__": Builtin("__preset__", _preset),
+        "__pipeline_settings__": Builtin("__pipeline_settings__", _pipeline_settings),
         "__stored_dtype__": Builtin("__stored_dtype__", _stored_dtype),
         "__pack__": Builtin("__pack__", _pack),
         "__config_class__": Builtin("__config_class__", _config_class_of),
@@ -676,7 +722,23 @@ def _built(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
 
 
 def _preset(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
-    return it.library.transformers.preset(args[1], it.as_keywords(args[2]))
+    changes = it.as_keywords(args[2])
+    return it.library.transformers.preset(args[1], changes, args[3] if len(args) > 3 else None)
+
+
+def _pipeline_settings(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    """Settings of a part of a pipeline: of a checkpoint's folder; a third argument where there are none."""
+    name, folder = args[0], args[1] or ""
+    if not isinstance(name, str) or not isinstance(folder, str):
+        if len(args) > 2:
+            return args[2]
+        raise Stopped("the name of a checkpoint is not known and decides about the model", it.origin())
+    found = it.library.transformers.part_of(name, folder)
+    if not found and len(args) > 2:
+        return args[2]
+    if not found and "scheduler" not in folder:
+        raise Stopped(f"the configuration of {posixpath.join(name, folder)} is not known", it.origin())
+    return {key: value for key, value in found.items() if not key.startswith("_")}
 
 
 def _stored_dtype(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:

@@ -51,6 +51,35 @@ _TYPES = {
 }
 
 
+# Names that torch has too, with the same arguments in the same places.
+_OF_TORCH = {
+    "einsum": "einsum", "outer": "outer", "matmul": "matmul", "dot": "matmul", "tile": "tile", "diag": "diag",
+    "vstack": "vstack", "hstack": "hstack", "dstack": "dstack", "ravel": "flatten", "swapaxes": "swapaxes",
+    "moveaxis": "moveaxis", "triu": "triu", "tril": "tril", "broadcast_to": "broadcast_to", "roll": "roll",
+    "logical_and": "logical_and", "logical_or": "logical_or", "logical_not": "logical_not",
+    "isinf": "isinf", "power": "pow", "add": "add", "subtract": "sub", "multiply": "mul", "divide": "div",
+    "argsort": "argsort", "reshape": "reshape", "allclose": "allclose",
+}  # fmt: skip
+# Functions of torch that take no mixture of types, and those that can be told one.
+_STRICT = frozenset(f"torch.{name}" for name in ("einsum", "outer", "matmul"))
+_TYPED = frozenset(
+    f"torch.{name}" for name in ("arange", "linspace", "eye", "zeros_like", "ones_like", "empty_like")
+)
+# Where numpy says `axis` and `keepdims`, torch says `dim` and `keepdim`.
+_TORCH_KEYWORDS = {
+    "axis": "dim",
+    "keepdims": "keepdim",
+    "axes": "dims",
+    "newshape": "shape",
+    "shift": "shifts",
+}
+_REDUCTIONS = {
+    "mean": "mean", "std": "std", "var": "var", "median": "", "percentile": "", "quantile": "", "sum": "sum",
+    "argmax": "argmax", "argmin": "argmin", "min": "amin", "max": "amax", "amin": "amin", "amax": "amax",
+    "any": "any", "all": "all",
+}  # fmt: skip
+
+
 def _chosen_objects(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
     """`numpy.random.choice` among objects that are no numbers: the first of them; None for anything else."""
     items = cast("list[Value]", args[0]) if args and isinstance(args[0], (list, tuple)) else []
@@ -101,8 +130,13 @@ def numpy_module(it: Interpreter) -> Namespace:
     members["memmap"] = Builtin("numpy.memmap", _mapped)
     members["fromfile"] = Builtin("numpy.fromfile", _mapped)
     members["prod"] = Builtin("numpy.prod", _product)
-    for name in ("mean", "std", "var", "median", "percentile", "sum", "argmax", "min", "max"):
-        members[name] = Builtin(f"numpy.{name}", _unknown_number(name))
+    for name in _REDUCTIONS:
+        members[name] = Builtin(f"numpy.{name}", _reduced(name))
+    for name, of_torch in _OF_TORCH.items():
+        members[name] = Builtin(f"numpy.{name}", _made_of(f"torch.{of_torch}"))
+    members["identity"] = members["eye"]
+    members["meshgrid"] = Builtin("numpy.meshgrid", _meshgrid)
+    members["array_split"] = members["split"] = Builtin("numpy.split", _unknown_array("split"))
     members["random"] = Namespace("numpy.random", _random(), resolve=None)
     members["ndarray"] = it.types.named("ndarray")
     members["isnan"] = members["isfinite"] = pure("isnan", math.isnan)
@@ -158,11 +192,65 @@ def _factory(name: str, default: str) -> Call:
 
 
 def _renamed(name: str) -> Call:
+    """torch's function of that name; arrays are made of the type asked for, or of numpy's own."""
+    own = {"torch.linspace": "float64", "torch.eye": "float64"}.get(name)
+
     def call(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
-        keywords.pop("dtype", None)
-        return it.library.call_function(it, name, args, keywords)
+        dtype = _dtype(keywords.pop("dtype", None)) or (DTYPES[own] if own is not None else None)
+        if name == "torch.arange" and any(isinstance(a, float) for a in args):
+            dtype = dtype or DTYPES["float64"]
+        given = _as_torch_says(keywords)
+        if dtype is not None and name in _TYPED:
+            given["dtype"] = dtype
+        return it.library.call_function(it, name, _of_one_type(it, args) if name in _STRICT else args, given)
 
     return call
+
+
+def _of_one_type(it: Interpreter, args: list[Value]) -> list[Value]:
+    """Arrays brought to the widest of their types, as numpy does before it multiplies them."""
+    types = [a.dtype for a in args if isinstance(a, Tensor)]
+    if len(set(types)) < 2:
+        return args
+    widest = max(types, key=lambda dtype: (dtype.category, dtype.itemsize))
+    return [it.library.call_method(it, a, "to", [widest], {}) if isinstance(a, Tensor) else a for a in args]
+
+
+def _as_torch_says(keywords: Keywords) -> Keywords:
+    return {_TORCH_KEYWORDS.get(name, name): value for name, value in keywords.items()}
+
+
+def _reduced(name: str) -> Call:
+    """A reduction: an array where it goes along an axis, else a number that is not known."""
+    number = _unknown_number(name)
+    of_torch = _REDUCTIONS[name]
+
+    def call(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+        array = args[0] if args else None
+        axis = keywords.get("axis", args[1] if len(args) > 1 else None)
+        if isinstance(array, (list, tuple)) and axis is not None:
+            array = _array(it, [array], {})
+        if not of_torch or not isinstance(array, Tensor) or not isinstance(axis, (int, tuple)):
+            return array if isinstance(array, Unknown) and axis is not None else number(it, args, keywords)
+        if of_torch in ("mean", "std", "var") and not array.dtype.is_floating_point:
+            array = it.library.call_method(it, array, "to", [DTYPES["float64"]], {})
+        kept = {"keepdim": keywords["keepdims"]} if "keepdims" in keywords else {}
+        return it.library.call_function(it, f"torch.{of_torch}", [array, axis], kept)
+
+    return call
+
+
+def _meshgrid(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    """Rows and columns come the other way round than torch's, unless `indexing` says so."""
+    unknown = next((a for a in args if isinstance(a, Unknown)), None)
+    if unknown is not None:
+        return unknown
+    indexing = keywords.get("indexing", "xy")
+    return it.library.call_function(it, "torch.meshgrid", args, {"indexing": indexing})
+
+
+def _unknown_array(name: str) -> Call:
+    return lambda it, a, k: Unknown(f"what numpy.{name} gives", it.origin())
 
 
 def _made_of(name: str) -> Call:
@@ -181,7 +269,10 @@ def _made_of(name: str) -> Call:
 
 def _array(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
     value = args[0]
-    if isinstance(value, (Unknown, Tensor)):
+    if isinstance(value, Tensor):
+        dtype = _dtype(keywords.get("dtype"))
+        return value if dtype is None else _typed(it, value, dtype)
+    if isinstance(value, Unknown):
         return value
     if isinstance(value, Opaque) and value.kind == "image":
         return as_tensor(it, value, "uint8", channels_last=True)
@@ -191,7 +282,16 @@ def _array(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
         else False
     ):
         return Unknown("an array of values that are not known", it.origin())
-    return it.library.call_function(it, "torch.tensor", [value], {})
+    made = it.library.call_function(it, "torch.tensor", [value], {})
+    return _typed(it, made, keywords.get("dtype", args[1] if len(args) > 1 else None))
+
+
+def _typed(it: Interpreter, array: Value, dtype: Value) -> Value:
+    """An array of the type asked for; without one, numbers with a point take eight bytes."""
+    if not isinstance(array, Tensor):
+        return array
+    wanted = _dtype(dtype) or (DTYPES["float64"] if array.dtype.is_floating_point else array.dtype)
+    return array if wanted is array.dtype else it.library.call_method(it, array, "to", [wanted], {})
 
 
 def _mapped(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
@@ -268,32 +368,67 @@ def _unknown_number(name: str) -> Call:
 
 
 def _random() -> dict[str, Value]:
-    def tensor(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
-        return (
-            it.library.call_function(it, "torch.empty", args, {"dtype": DTYPES["float64"]})
-            if args
-            else Symbol("a random number", is_int=False)
-        )
-
-    def number(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
-        size = keywords.get("size")
-        if isinstance(size, (int, tuple)):
-            return it.library.call_function(it, "torch.empty", [size], {"dtype": DTYPES["int64"]})
-        return Symbol("a random number")
+    def of_extents(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+        return _drawn(it, tuple(args), "float64") if args else Symbol("a random number", is_int=False)
 
     def none(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
         return None
 
-    return {
-        "randn": Builtin("randn", tensor),
-        "rand": Builtin("rand", tensor),
-        "randint": Builtin("randint", number),
-        "choice": Builtin("choice", lambda it, a, k: _chosen_objects(it, a, k) or number(it, a, k)),
-        "random": Builtin("random", lambda it, a, k: Symbol("a random number", is_int=False)),
-        "uniform": Builtin("uniform", lambda it, a, k: Symbol("a random number", is_int=False)),
-        "normal": Builtin("normal", lambda it, a, k: Symbol("a random number", is_int=False)),
-        "beta": Builtin("beta", lambda it, a, k: Symbol("a random number", is_int=False)),
+    def permutation(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+        if isinstance(args[0], int):
+            return _drawn(it, args[0], "int64")
+        return args[0] if isinstance(args[0], Tensor) else Unknown("a permutation", it.origin())
+
+    members: dict[str, Value] = {
+        "randn": Builtin("randn", of_extents),
+        "rand": Builtin("rand", of_extents),
+        "choice": Builtin("choice", _choice),
         "seed": Builtin("seed", none),
         "shuffle": Builtin("shuffle", none),
-        "permutation": Builtin("permutation", lambda it, a, k: Unknown("a permutation", it.origin())),
+        "permutation": Builtin("permutation", permutation),
     }
+    # the place of `size` among the arguments
+    places = {
+        "random": 0, "random_sample": 0, "standard_normal": 0, "randint": 2, "integers": 2, "uniform": 2,
+        "normal": 2, "beta": 2, "gamma": 2, "binomial": 2, "laplace": 2, "lognormal": 2, "poisson": 1,
+        "exponential": 1, "dirichlet": 1, "geometric": 1,
+    }  # fmt: skip
+    for name, place in places.items():
+        members[name] = Builtin(
+            name, _sized_draw(place, name in ("randint", "integers", "binomial", "poisson"))
+        )
+    generator = Opaque("numpy.random.Generator", dict(members))
+    for name in ("default_rng", "RandomState"):
+        members[name] = Builtin(name, lambda it, a, k: generator)
+    return members
+
+
+def _choice(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    chosen = _chosen_objects(it, args, keywords)
+    if chosen is not None:
+        return chosen
+    given = _sized_draw(1, True)(it, args, keywords)
+    source = args[0] if args else None
+    if isinstance(source, Tensor) and isinstance(given, Tensor):
+        return it.library.call_method(it, given, "to", [source.dtype], {})
+    return given
+
+
+def _sized_draw(place: int, is_int: bool) -> Call:
+    """Random numbers as many as `size` says, one without it."""
+
+    def call(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+        size = keywords.get("size", args[place] if len(args) > place else None)
+        if size is None:
+            return Symbol("a random number", is_int=is_int)
+        return _drawn(it, size, "int64" if is_int else "float64")
+
+    return call
+
+
+def _drawn(it: Interpreter, size: Value, dtype: str) -> Value:
+    extents = tuple(it.iterate(size)) if isinstance(size, (list, tuple)) else (size,)
+    unknown = next((v for v in extents if isinstance(v, (Unknown, Symbol))), None)
+    if unknown is not None:
+        return Unknown(f"an array whose size is {unknown.why}", it.origin())
+    return it.library.call_function(it, "torch.empty", [extents], {"dtype": DTYPES[dtype]})

@@ -87,7 +87,9 @@ _NEUTRAL = (
     "RandAugment TrivialAugmentWide AugMix RandomErasing RandomAffine RandomPerspective GaussianBlur "
     "ConvertImageDtype ToDtype "
     "RandomApply RandomChoice RandomOrder RandomInvert RandomAutocontrast RandomAdjustSharpness ToPILImage "
-    "RandomEqualize RandomPosterize RandomSolarize"
+    "RandomEqualize RandomPosterize RandomSolarize RandomGrayscale ElasticTransform LinearTransformation "
+    "RandomPhotometricDistort ClampBoundingBoxes SanitizeBoundingBoxes ToPureTensor GaussianNoise JPEG "
+    "RandomChannelPermutation"
 )
 
 
