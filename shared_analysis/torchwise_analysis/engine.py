@@ -218,26 +218,35 @@ class Engine:
         stop: Stop = never,
         *,
         for_report: bool = False,
+        are_callees_later: bool = False,
         memory: Memory | None = None,
     ) -> CheckReport:
         """The report with those edits only that leave a file which parses, without the finding and without a
         new one; others become advice.
 
         for_report: try those of findings that are shown, and of these such, too, that change another file of
-        the project, which the document calls. memory: of the check that gave the report; what an edit does
-        not touch is not analysed again for it, and the answer is the same as without.
+        the project, which the document calls; are_callees_later: leave those as they are, for
+        `verified_in_callees`. memory: of the check that gave the report; what an edit does not touch is not
+        analysed again for it, and the answer is the same as without.
         """
         from torchwise_analysis.fixes import SourceFile
         from torchwise_analysis.rules import verified
 
-        if not any(fix.edits for finding in report.findings for fix in finding.fixes):
+        if not any(finding.has_edits for finding in report.findings):
             return report
         if report.only_by_itself:
             # whether such a finding is gone shows only in the runs that it was found in
             only = set(report.only_by_itself)
             rest = tuple(finding for finding in report.findings if finding not in only)
             parts = [
-                self.with_verified_fixes(document, part, stop, for_report=for_report, memory=memory)
+                self.with_verified_fixes(
+                    document,
+                    part,
+                    stop,
+                    for_report=for_report,
+                    are_callees_later=are_callees_later,
+                    memory=memory,
+                )
                 for part in (
                     replace(report, findings=rest, by_itself=(), only_by_itself=()),
                     replace(
@@ -251,9 +260,18 @@ class Engine:
             findings = sorted_by_place(finding for part in parts for finding in part.findings)
             return replace(report, findings=findings, problems=parts[0].problems)
         if len(document.text) > _MOST_VERIFIED:
-            return replace(report, findings=tuple(map(_with_advice_alone, report.findings)))
+            return replace(report, findings=tuple(map(with_advice_alone, report.findings)))
         file = SourceFile(document.path, document.text, document.module)
-        tried = [number for number, one in enumerate(report.findings) if not for_report or self._shows(one)]
+        later = {
+            number
+            for number, one in enumerate(report.findings)
+            if are_callees_later and self._is_tried_in_callee(document, one)
+        }
+        tried = [
+            number
+            for number, one in enumerate(report.findings)
+            if number not in later and (not for_report or self._shows(one))
+        ]
         try:
             done = verified(
                 file,
@@ -262,10 +280,11 @@ class Engine:
                 report.by_itself or report.findings,
             )
             by_number = dict(zip(tried, done, strict=True))
+            by_number |= {number: report.findings[number] for number in later}
             findings = tuple(
-                by_number.get(number) or _with_advice_alone(one) for number, one in enumerate(report.findings)
+                by_number.get(number) or with_advice_alone(one) for number, one in enumerate(report.findings)
             )
-            if for_report:
+            if for_report and not are_callees_later:
                 elsewhere = self._verified_elsewhere(file, report, stop, memory)
                 findings = tuple(elsewhere.get(number, finding) for number, finding in enumerate(findings))
         except Exception as error:  # a finding without its fix is still right
@@ -273,6 +292,33 @@ class Engine:
             problem = _failure(document.path, "verifying fixes", error)
             return replace(report, findings=without, problems=(*report.problems, problem))
         return replace(report, findings=findings)
+
+    def verified_in_callees(
+        self,
+        document: Analysable,
+        findings: Sequence[Finding],
+        reached_elsewhere: frozenset[FunctionKey] = frozenset(),
+        stop: Stop = never,
+        memory: Memory | None = None,
+    ) -> CheckReport:
+        """Findings of a document that lie in files which it calls, with those edits only that hold there.
+
+        reached_elsewhere: as it was for the check that found them.
+        """
+        from torchwise_analysis.fixes import SourceFile
+
+        report = CheckReport(tuple(findings), reached_elsewhere=reached_elsewhere)
+        try:
+            file = SourceFile(document.path, document.text, document.module)
+            with collector_paused():
+                done = self._verified_elsewhere(file, report, stop, memory)
+        except Exception as error:  # the border, as above
+            without = tuple(replace(finding, fixes=()) for finding in findings)
+            return replace(
+                report, findings=without, problems=(_failure(document.path, "verifying fixes", error),)
+            )
+        kept = (done.get(number) or with_advice_alone(one) for number, one in enumerate(findings))
+        return replace(report, findings=tuple(kept))
 
     def estimate(self, document: Analysable, request: EstimateRequest, stop: Stop = never) -> EstimateReport:
         """The peak memory of each loop of the document. Never raises for what a document can hold."""
@@ -343,8 +389,7 @@ class Engine:
 
         by_path: dict[str, list[int]] = {}
         for number, finding in enumerate(report.findings):
-            is_elsewhere = finding.place.path != document.path
-            if is_elsewhere and self._shows(finding) and any(fix.edits for fix in finding.fixes):
+            if self._is_tried_in_callee(document, finding):
                 by_path.setdefault(finding.place.path, []).append(number)
         found: dict[int, Finding] = {}
         for path, numbers in sorted(by_path.items()):
@@ -360,6 +405,9 @@ class Engine:
             )
             found.update(zip(numbers, done, strict=True))
         return found
+
+    def _is_tried_in_callee(self, document: Analysable, finding: Finding) -> bool:
+        return finding.place.path != document.path and self._shows(finding) and finding.has_edits
 
     def _callee(self, path: str) -> SourceFile | None:
         """A file of the project whose text may be tried otherwise: notebooks and broken files may not."""
@@ -502,7 +550,8 @@ def _among(
     )
 
 
-def _with_advice_alone(finding: Finding) -> Finding:
+def with_advice_alone(finding: Finding) -> Finding:
+    """The finding with what its fixes say, and none of their edits."""
     fixes = tuple(Fix(fix.title, Safety.ADVICE, ()) if fix.edits else fix for fix in finding.fixes)
     return replace(finding, fixes=fixes)
 

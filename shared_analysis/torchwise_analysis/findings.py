@@ -91,3 +91,8 @@ class Finding:
     evidence: tuple[Evidence, ...] = ()
     fixes: tuple[Fix, ...] = ()
     also: tuple[Also, ...] = ()
+
+    @property
+    def has_edits(self) -> bool:
+        """Is there a fix that is more than advice?"""
+        return any(fix.edits for fix in self.fixes)

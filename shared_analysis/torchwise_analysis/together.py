@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from torchwise_analysis.findings import Finding, Place
+from torchwise_analysis.policy import at_least_confidence
 
 FunctionKey = tuple[str, int, int, str]  # file, line, column, name
 
@@ -87,6 +88,22 @@ def agreed(
     found = [finding for finding in with_callers if _key(finding) in shown]
     found += [one for one in alone(by_itself, with_callers) if not callers.pass_by(one.place, path)]
     return sorted_by_place(found)
+
+
+def best_told(files: Iterable[Iterable[Finding]]) -> list[tuple[int, Finding]]:
+    """Each finding of several files once, with the number of the file that it is told from: a fault in a
+    helper is found from every file that calls it, and best proven by one of them."""
+    best: dict[tuple[object, ...], tuple[int, Finding]] = {}
+    for number, findings in enumerate(files):
+        for finding in findings:
+            key = (finding.place.path, finding.place.span, finding.rule)
+            if key not in best or _is_better(finding, best[key][1]):
+                best[key] = number, finding
+    return list(best.values())
+
+
+def _is_better(one: Finding, other: Finding) -> bool:
+    return one.confidence is not other.confidence and at_least_confidence(one.confidence, other.confidence)
 
 
 def sorted_by_place(findings: Iterable[Finding]) -> tuple[Finding, ...]:

@@ -21,6 +21,7 @@ from multiprocessing.process import BaseProcess
 from types import TracebackType
 from typing import TYPE_CHECKING, cast
 
+from torchwise_analysis.findings import Finding
 from torchwise_server.batch.work import Analyst, Answer, Job, Key, Plan, failed
 
 if TYPE_CHECKING:
@@ -42,16 +43,20 @@ def default_jobs() -> int:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A question to an analyst: the second one where functions are given that other files call."""
+    """A question to an analyst: the second one where functions are given that other files call, the third one
+    where findings are given."""
 
     number: int
     job: Job
     called: frozenset[Key] | None = None
+    tried: tuple[Finding, ...] = ()
 
 
 def answer(analyst: Analyst, task: Task) -> Answer:
     """Never raises for what a file can hold: what breaks outside the engine's border is contained here."""
     try:
+        if task.tried:
+            return analyst.tried(task.job, task.called or frozenset(), task.tried)
         return analyst.first(task.job) if task.called is None else analyst.again(task.job, task.called)
     except Exception as error:  # the border
         return failed(task.job, f"the check failed ({type(error).__name__}: {error})")

@@ -8,11 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torchwise_analysis.together import Caller, Callers, agreed
+from torchwise_analysis.engine import with_advice_alone
+from torchwise_analysis.together import Caller, Callers, agreed, best_told
 from torchwise_server.batch.store import Store, digest
 from torchwise_server.batch.work import Answer, Facts, Job, Key, Plan, answered_before, name_of
 
 if TYPE_CHECKING:
+    from torchwise_analysis.findings import Finding
     from torchwise_analysis.names.project import Project
     from torchwise_server.batch.executors import OnExecutor
     from torchwise_server.batch.processes import Here, Processes, Task
@@ -37,12 +39,13 @@ def check_files(
     done. known: what the shards of this run found, for all jobs. is_shard: other files are checked elsewhere,
     and which findings stand is not settled before all callers are known.
     """
-    run = _Run(jobs, plan, advance, known)
+    run = _Run(jobs, plan, advance, known, is_shard)
     with run.workers(processes, executor) as workers:
         run.ask_first(workers)
         run.ask_again(workers)
+        answers = run.answers() if is_shard else run.tried(workers)
     run.store.prune()
-    return run.answers() if is_shard else _settled(jobs, run.answers())
+    return answers
 
 
 def callers_among(jobs: Sequence[Job], answers: Sequence[Answer]) -> Callers:
@@ -69,17 +72,35 @@ def _settled(jobs: Sequence[Job], answers: Sequence[Answer]) -> list[Answer]:
     ]
 
 
+def _with_tried(path: str, answer: Answer, tried: Sequence[Answer]) -> Answer:
+    """The answer with what was tried in files that are called; what was not is told from another file."""
+    if not any(finding.has_edits and finding.place.path != path for finding in answer.findings):
+        return answer
+    known = {(one.place, one.rule): one for told in tried for one in told.findings}
+    findings = tuple(
+        one
+        if one.place.path == path or not one.has_edits
+        else known.get((one.place, one.rule)) or with_advice_alone(one)
+        for one in answer.findings
+    )
+    problems = (*answer.problems, *(problem for told in tried for problem in told.problems))
+    return replace(answer, findings=findings, problems=problems)
+
+
 class _Run:
     """One run over some files."""
 
-    def __init__(self, jobs: Sequence[Job], plan: Plan, advance: Advance, known: Sequence[File]) -> None:
-        self._jobs, self._plan, self._advance = jobs, plan, advance
+    def __init__(
+        self, jobs: Sequence[Job], plan: Plan, advance: Advance, known: Sequence[File], is_shard: bool
+    ) -> None:
+        self._jobs, self._plan, self._advance, self._is_shard = jobs, plan, advance, is_shard
         self._answers: list[Answer | None] = [None] * len(jobs)
         self.store = Store(Path(plan.cache) if plan.cache else None)
         self._facts = Facts()
         self._places = _Places(plan)
         self._contents: dict[int, str] = {}
         self._taken = [frozenset(file.called) for file in known]
+        self._tried: list[tuple[int, Answer]] = []  # by earlier runs
         if known:
             self._answers[:] = [file.answer for file in known]
         else:
@@ -88,6 +109,8 @@ class _Run:
     def workers(self, processes: int, executor: Executor | None) -> Here | Processes | OnExecutor | _Nobody:
         """Who answers, given how much is left."""
         left = sum(answer is None for answer in self._answers) or len(self._again())
+        if left == 0 and not self._is_shard:
+            left = len(self._untried(_settled(self._jobs, self.answers())))
         if left == 0:
             return _Nobody()
         if executor is not None:
@@ -115,6 +138,26 @@ class _Run:
 
     def answers(self) -> list[Answer]:
         return [answer for answer in self._answers if answer is not None]
+
+    def tried(self, workers: Here | Processes | OnExecutor | _Nobody) -> list[Answer]:
+        """What each file shows in the end: fixes in files that it calls are tried for the findings that are
+        told from it."""
+        answers = _settled(self._jobs, self.answers())
+        tasks = self._untried(answers)
+        found: dict[int, list[Answer]] = {}
+
+        def done(number: int, answer: Answer) -> None:
+            found.setdefault(tasks[number].number, []).append(answer)
+            self._advance(len(self._jobs) - 1)
+
+        if tasks:
+            workers.run([replace(task, number=index) for index, task in enumerate(tasks)], done)
+        for number, answer in self._tried:
+            found.setdefault(number, []).append(answer)
+        return [
+            _with_tried(job.path, answer, found.get(number, ()))
+            for number, (job, answer) in enumerate(zip(self._jobs, answers, strict=True))
+        ]
 
     # ------------------------------------------------------------------ inside
 
@@ -147,14 +190,37 @@ class _Run:
                 self._contents[number] = content
                 self._answers[number] = self._known(number, frozenset())
 
-    def _known(self, number: int, called: frozenset[Key]) -> Answer | None:
+    def _known(self, number: int, called: frozenset[Key], tried: Sequence[Finding] = ()) -> Answer | None:
         content = self._contents.get(number)
         if content is None:
             return None
         job = self._jobs[number]
         project = self._places.project(job)
-        name = name_of(self._plan, job, content, project, called)
+        name = name_of(self._plan, job, content, project, called, tried)
         return answered_before(self.store, self._facts, project, name)
+
+    def _untried(self, answers: Sequence[Answer]) -> list[Task]:
+        """Third questions that nobody answered before."""
+        from torchwise_server.batch.processes import Task
+
+        callers = callers_among(self._jobs, answers)
+        by_question: dict[tuple[int, frozenset[Key]], list[Finding]] = {}
+        for number, finding in best_told(answer.findings for answer in answers):
+            path, raw = self._jobs[number].path, self._answers[number]
+            if finding.place.path == path or not finding.has_edits or raw is None:
+                continue
+            is_with_callers = raw.by_itself is not None and finding in raw.findings
+            called = callers.into(path) if is_with_callers else frozenset[Key]()
+            by_question.setdefault((number, called), []).append(finding)
+        tasks: list[Task] = []
+        self._tried.clear()
+        for (number, called), findings in by_question.items():
+            known = self._known(number, called, findings)
+            if known is None:
+                tasks.append(Task(number, self._jobs[number], called, tuple(findings)))
+            else:
+                self._tried.append((number, known))
+        return tasks
 
     def _again(self) -> list[Task]:
         """Second questions that nobody answered before; those that were are put in their places."""

@@ -2,7 +2,9 @@
 
 Two questions are asked of a file. *First*: what does it show, and which functions of other files does it
 call? *Again*, of a file whose functions others call: what does it show, when these are not run on arguments
-that nobody knows? An analyst that was asked the first question can answer the second for little.
+that nobody knows? An analyst that was asked the first question can answer the second for little. A third one
+is asked of few: which fixes hold of those *tried* in files that it calls? What is found there is found from
+each caller, and reported from one.
 """
 
 from __future__ import annotations
@@ -210,6 +212,28 @@ class Analyst:
         self._remembered -= size
         answer, basis = self._answer(engine, document, reading, called, memory)
         self._keep(name_of(self.plan, job, content, engine.project, called), answer, basis)
+        if memory is not None:
+            self._remember(job.path, memory)
+        return answer
+
+    def tried(self, job: Job, called: frozenset[Key], findings: tuple[Finding, ...]) -> Answer:
+        """Findings of the file in files that it calls, with those edits that hold; `called` as it was when
+        they were found."""
+        from torchwise_analysis.fixes import SourceFile
+
+        reading, content = self._read(job)
+        document = reading.document
+        if document is None:
+            return Answer(is_read=False, problems=reading.problems)
+        engine = self._engine(job)
+        project = engine.project
+        project.asked.clear()
+        shared = SourceFile(document.path, document.text, lower=project.lowered)
+        memory, _ = self._memories.get(job.path, (None, 0))
+        report = engine.verified_in_callees(shared, findings, called, memory=memory)
+        answer = Answer(is_read=True, findings=report.findings, problems=report.problems)
+        name = name_of(self.plan, job, content, project, called, findings)
+        self._keep(name, answer, self._basis_of(project, document.path, report.problems))
         return answer
 
     # ------------------------------------------------------------------ inside
@@ -246,7 +270,9 @@ class Analyst:
         shared = SourceFile(document.path, document.text, lower=project.lowered)
         with collector_paused():
             report = engine.check_quickly(shared, reached_elsewhere=called, memory=memory)
-            report = engine.with_verified_fixes(shared, report, for_report=True, memory=memory)
+            report = engine.with_verified_fixes(
+                shared, report, for_report=True, are_callees_later=True, memory=memory
+            )
         problems = (*reading.problems, *report.problems)
         answer = Answer(
             is_read=True,
@@ -256,11 +282,14 @@ class Analyst:
             calls=_calls(report, document.path),
             passed=_passed(report, document.path),
         )
+        return answer, self._basis_of(project, document.path, problems)
+
+    def _basis_of(self, project: Project, path: str, problems: Iterable[Problem]) -> Basis | None:
+        """What is to be kept with an answer; None for one that is not."""
         # a fault of ours may be gone the next time
         is_sound = all(problem.kind is not ProblemKind.FAILURE for problem in problems)
-        return answer, self._basis(project, document.path) if is_sound and self.plan.cache else None
-
-    def _basis(self, project: Project, path: str) -> Basis:
+        if not is_sound or not self.plan.cache:
+            return None
         files = tuple(sorted(project.asked - {path}))
         folders = tuple(sorted(project.folders_behind((path, *files))))
         releases = tuple(sorted((name, repr(found)) for name, found in project.asked_releases()))
@@ -282,14 +311,22 @@ class Analyst:
 
 
 def name_of(
-    plan: Plan, job: Job, content: str, project: Project, called: frozenset[Key] = frozenset()
+    plan: Plan,
+    job: Job,
+    content: str,
+    project: Project,
+    called: frozenset[Key] = frozenset(),
+    tried: Iterable[Finding] = (),
 ) -> str:
     """The name of an answer in the store: all that it follows from and that is known beforehand."""
     settings, root = plan.settings[job.settings]
     places = (*project.roots, "", *project.libraries)
     functions = (f"{key[0]}:{key[1]}:{key[2]}:{key[3]}" for key in sorted(called))
     how = f"{job.explicit} {plan.is_complete}"
-    return digest(plan.tool, repr(settings), root, job.path, how, content, *places, "", *functions)
+    findings = (repr(finding) for finding in tried)
+    return digest(
+        plan.tool, repr(settings), root, job.path, how, content, *places, "", *functions, "", *findings
+    )
 
 
 def answered_before(store: Store, facts: Facts, project: Project, name: str) -> Answer | None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from torchwise_analysis.findings import Finding
 from torchwise_analysis.policy import FailureLevel, at_least_confidence, fails
 from torchwise_analysis.settings import Settings, SettingsFinder
+from torchwise_analysis.together import best_told
 from torchwise_server.cli import Exit, UsageError, batching, reporting
 from torchwise_server.cli.console import Progress
 from torchwise_server.cli.files import STDIN, Inputs, collect
@@ -219,21 +220,13 @@ def _outcome(
 ) -> _Outcome:
     from torchwise_server.reporters.check_run import CheckRun
 
-    best: dict[tuple[object, ...], tuple[Finding, Settings]] = {}
-    for one in checked:
-        for finding in one.findings:
-            # a fault in a helper is found from every file that calls it, best proven by one of them
-            key = (finding.place.path, finding.place.span, finding.rule)
-            if key not in best or _is_better(finding, best[key][0]):
-                best[key] = (finding, one.settings)
-    narrowed = reporting.narrowed([finding for finding, _ in best.values()], options, reader)
+    best = [(one, checked[number].settings) for number, one in best_told(one.findings for one in checked)]
+    narrowed = reporting.narrowed([finding for finding, _ in best], options, reader)
     kept = {id(finding) for finding in narrowed.findings}
-    failing = [
-        finding for finding, settings in best.values() if id(finding) in kept and _fails(finding, settings)
-    ]
+    failing = [finding for finding, settings in best if id(finding) in kept and _fails(finding, settings)]
     shown = [
         finding
-        for finding, settings in best.values()
+        for finding, settings in best
         if id(finding) in kept
         # what fails a run is always shown, or nobody could say why it failed
         and (at_least_confidence(finding.confidence, settings.min_confidence) or _fails(finding, settings))
@@ -260,10 +253,6 @@ def _outcome(
 
 def _fails(finding: Finding, settings: Settings) -> bool:
     return fails(finding, FailureLevel(settings.fail_on, settings.fail_confidence))
-
-
-def _is_better(one: Finding, other: Finding) -> bool:
-    return one.confidence is not other.confidence and at_least_confidence(one.confidence, other.confidence)
 
 
 def _order(finding: Finding) -> tuple[object, ...]:

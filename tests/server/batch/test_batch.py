@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -167,6 +168,41 @@ def test_other_settings_have_other_results(project: Path, tmp_path: Path) -> Non
     assert rules_of(run.check_files(jobs_of(project), quiet)) == ["retained-graph"]
     other_tool = replace(plan_of(project, cache), tool="another")
     assert run.check_files(jobs_of(project), other_tool) == fresh(project)
+
+
+def test_fixes_in_a_called_file_are_tried_from_the_file_that_tells_of_them(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "another.py").write_text(MAIN)
+    asked: list[str] = []
+    tried = Analyst.tried
+
+    def noted(self: Analyst, job: Job, *rest: Any) -> Answer:
+        asked.append(Path(job.path).name)
+        return tried(self, job, *rest)
+
+    monkeypatch.setattr(Analyst, "tried", noted)
+    plan = plan_of(project, tmp_path / "cache")
+    answers = run.check_files(jobs_of(project), plan)
+    assert asked == ["another.py"]
+    told = [
+        (Path(job.path).name, finding.has_edits)
+        for job, answer in zip(jobs_of(project), answers, strict=True)
+        for finding in answer.findings
+        if Path(finding.place.path).name == "helper.py"
+    ]
+    assert told == [("another.py", True), ("main.py", False)]
+    assert run.check_files(jobs_of(project), plan) == answers
+    assert asked == ["another.py"]
+
+
+def test_what_is_told_of_a_called_file_has_no_edits_that_do_harm(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torchwise_analysis.rules.is_offerable", lambda *_: False)
+    findings = [finding for answer in fresh(project) for finding in answer.findings]
+    assert any(Path(finding.place.path).name == "helper.py" for finding in findings)
+    assert not any(finding.has_edits for finding in findings)
 
 
 @pytest.mark.parametrize("damage", ["empty", "cut", "turned", "text"])
