@@ -7,13 +7,22 @@ from typing import NamedTuple
 
 from torchwise_analysis.findings import Confidence, Evidence, Fix, Place, Safety, Severity
 from torchwise_analysis.fixes import SourceFile
-from torchwise_analysis.interp.abstract.events import Forward, OptimizerBuilt, PartSet, RequiresGrad
+from torchwise_analysis.interp.abstract.events import (
+    Backward,
+    Forward,
+    GradientsReset,
+    ModeChange,
+    OptimizerBuilt,
+    PartSet,
+    RequiresGrad,
+    WeightsLoaded,
+)
 from torchwise_analysis.interp.abstract.trace import Trace
-from torchwise_analysis.interp.abstract.values import Kind, Obj
+from torchwise_analysis.interp.abstract.values import Kind, Obj, Origin
 from torchwise_analysis.rules._frames import call_beside
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
 from torchwise_analysis.rules._moving import moved_before
-from torchwise_analysis.rules._reading import called, distinct, grade, step
+from torchwise_analysis.rules._reading import called, distinct, doubt, grade, step
 from torchwise_analysis.rules.unregistered_submodules import is_parameter_free
 
 WRONG = """
@@ -72,7 +81,7 @@ RULE = Rule(
     name="optimizer-misses-parameters",
     category=Category.LOOP,
     severity=Severity.ERROR,
-    claim="Parameters that take part in training are not in the optimizer, which was built before they were.",
+    claim="Parameters that take part in training are in no optimizer: it was built before or without them.",
     cost=(
         "An optimizer holds the tensors that `parameters()` gave at its construction. A layer put in later, "
         "or a part that was frozen then and filtered out, gets gradients but never a step: a new head stays "
@@ -85,10 +94,12 @@ RULE = Rule(
         "the new part has no parameters, is frozen, or no training forward runs it",
         "the part is only wrapped (compile, DDP, DataParallel): its parameters are the same",
         "the optimizer was given a subset on purpose and nothing is switched on later",
+        "a network of the same class learns (teachers, target networks), or the weights come from a file",
     ),
     grading=(
         "Always an error. Certain when optimizer and part are built in one function or file in view; likely "
-        "when the optimizer also goes into a call that cannot be seen."
+        "when the optimizer also goes into a call that cannot be seen, and for a module that no optimizer "
+        "ever got, which may be meant to stay as it is."
     ),
     fix=(
         "Move the replacement above the construction of the optimizer when both stand in one block. Unsafe: "
@@ -263,6 +274,81 @@ def train(loader):
 """,
         ),
         Example(
+            "The weights of the losses are learnt, but by nobody",
+            """
+import torch
+from torch import nn
+
+
+class Balance(nn.Module):
+    def __init__(self, count):
+        super().__init__()
+        self.log_vars = nn.Parameter(torch.zeros(count))
+
+    def forward(self, losses):
+        return (torch.exp(-self.log_vars) * torch.stack(losses) + self.log_vars).sum()
+
+
+def train(net, loader):
+    balance = Balance(2)
+    optimizer = torch.optim.Adam(net.parameters(), lr=1e-4)
+                ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ optimizer-misses-parameters error likely
+    for x, depth, normal in loader:
+        first, second = net(x)
+        loss = balance([nn.functional.l1_loss(first, depth), nn.functional.l1_loss(second, normal)])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+""",
+        ),
+        Example(
+            "A teacher, a loss net with weights from a file, and a head that is given as well",
+            """
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(12, 12)
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+class Perceptual(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.features = nn.Linear(12, 64)
+
+    def forward(self, x):
+        return self.features(x)
+
+
+class Head(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.out = nn.Linear(12, 4)
+
+    def forward(self, x):
+        return self.out(x)
+
+
+def train(loader, path):
+    model, teacher, perceptual, head = Net(), Net(), Perceptual(), Head()
+    perceptual.load_state_dict(torch.load(path, weights_only=True))
+    optimizer = torch.optim.SGD([*model.parameters(), *head.parameters()], lr=0.1)
+    for x, y in loader:
+        out = model(x)
+        loss = (perceptual(out) - perceptual(x)).pow(2).mean() + (teacher(out) - teacher(x)).abs().mean()
+        loss = loss + nn.functional.cross_entropy(head(out), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+""",
+        ),
+        Example(
             "A new head with an optimizer of its own",
             """
 import torch
@@ -317,6 +403,7 @@ def detect(trace: Trace) -> Iterator[Hit]:
             if switch.value is True and _was_filtered_out(trace, optimizer, switch):
                 yield _late_switch(trace, optimizer, switch)
                 break
+    yield from _left_out(trace)
 
 
 # --------------------------------------------------------------------------- parts that come later
@@ -395,7 +482,9 @@ def _was_filtered_out(trace: Trace, optimizer: OptimizerBuilt, switch: RequiresG
     off = [
         event
         for event in trace.of(RequiresGrad)
-        if event.order < optimizer.order and event.value is False and event.roots & switch.roots
+        if event.order < optimizer.order
+        and event.value is False
+        and any(event.roots & set(trace.lineage(root)) for root in switch.roots)
     ]
     owned = any(set(trace.lineage(root)) & optimizer.owns for root in switch.roots)
     return bool(off) and owned and _steps_after(trace, optimizer, switch)
@@ -415,6 +504,89 @@ def _late_switch(trace: Trace, optimizer: OptimizerBuilt, switch: RequiresGrad) 
         "Add it as a parameter group.",
         distinct(links),
         frozenset({("optimizer", optimizer.optimizer.id)}),
+        None,
+    )
+
+
+# --------------------------------------------------------------------------- parts that nobody has
+
+
+def _left_out(trace: Trace) -> Iterator[Hit]:
+    """Modules made in view whose parameters a training backward reaches, and which no optimizer ever got."""
+    owned = _all_owned(trace)
+    if owned is None:
+        return
+    told: set[int] = set()
+    for number, backward in sorted(trace.trained.items()):
+        forward = trace.forward_of(number)
+        if forward.belief or forward.module.id in told:
+            continue
+        told.add(forward.module.id)
+        optimizer = _stepping_on(trace, backward)
+        if optimizer is not None and _is_left_out(trace, forward, owned):
+            yield _without_optimizer(optimizer, forward, backward)
+
+
+def _all_owned(trace: Trace) -> frozenset[int] | None:
+    """Roots and parts of all that optimizers have; None when one of them may have anything."""
+    if trace.silence.fuel_spent or trace.silence.lost or any(o is None for o in trace.owns.values()):
+        return None
+    given = [owned or frozenset[int]() for owned in trace.owns.values()]
+    reached = [event.parts or frozenset[int]() for event in trace.of(OptimizerBuilt)]
+    return frozenset[int]().union(*given, *reached)
+
+
+def _stepping_on(trace: Trace, backward: Backward) -> OptimizerBuilt | None:
+    """The optimizer, built beside the loop, that steps on what this backward made."""
+    for one in trace.steps:
+        sites = {place for atom in one.before if not atom.applied for place, _ in atom.sites}
+        if one.order > backward.order and backward.place in sites and one.scene.entry == backward.scene.entry:
+            return next((e for e in trace.of(OptimizerBuilt) if e.optimizer.id == one.optimizer.id), None)
+    return None
+
+
+def _is_left_out(trace: Trace, forward: Forward, owned: frozenset[int]) -> bool:
+    """Is it new, in training mode, of the project's own making, and in no hands but these?"""
+    module = forward.module
+    family = (
+        *(trace.objects[oid] for oid in trace.lineage(module.id) if oid in trace.objects),
+        *trace.parts(module.id),
+    )
+    ids = {one.id for one in family}
+    if module.origin is not Origin.BUILT or module.cls is None or forward.through not in ("call", "forward"):
+        return False
+    if ids & owned or ids & trace.escaped or not any(_is_new_weight(trace, one) for one in family):
+        return False
+    if any(trace.objects[oid].cls is module.cls for oid in sorted(owned) if oid in trace.objects):
+        return False  # a teacher, a target network, an average of the one that learns
+    if any("wrapper" in one.traits or trace.facts.get(("frozen", one.id)) is not None for one in family):
+        return False
+    if any(mode.name == "eval" for mode in forward.modes) or forward.version:
+        return False
+    touched = {event.target.id for event in trace.of(WeightsLoaded)}
+    touched |= {event.module.id for event in trace.of_any(ModeChange) if event.to == "eval"}
+    touched |= {root for event in trace.of(GradientsReset) for root in event.roots}
+    return not ids & touched
+
+
+def _is_new_weight(trace: Trace, part: Obj) -> bool:
+    return part.origin is Origin.BUILT and _has_own_parameters(trace, part)
+
+
+def _without_optimizer(optimizer: OptimizerBuilt, forward: Forward, backward: Backward) -> Hit:
+    name = called(forward.module, f"this {forward.module.type_name or 'module'}")
+    links = [*step(forward.module.place, f"{name} is made here, with parameters")]
+    links += [Evidence(optimizer.place, "the optimizer is given others")]
+    links += [Evidence(forward.place, "this training forward runs it")]
+    links += [Evidence(backward.place, "and its parameters get gradients here, which nothing applies")]
+    return Hit(
+        optimizer.place,
+        Severity.ERROR,
+        Confidence.LIKELY,
+        f"no optimizer has the parameters of {name}, which get gradients in training: they stay as they were "
+        "drawn. Give them to the optimizer." + doubt((True, "they may be meant to stay")),
+        distinct(links),
+        frozenset({("optimizer", optimizer.optimizer.id), ("module", forward.module.id)}),
         None,
     )
 

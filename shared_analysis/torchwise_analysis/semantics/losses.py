@@ -79,7 +79,7 @@ def call_criterion(m: Machine, obj: va.Obj, call: Call) -> va.Value:
     "share_memory",
     "compile",
 )
-def itself(m: Machine, obj: va.Obj, call: Call) -> va.Value:  # noqa: ARG001 - the signature of methods
+def itself(m: Machine, obj: va.Obj, call: Call) -> va.Value:
     """Moved, switched or compiled, it is the same loss."""
     return obj
 

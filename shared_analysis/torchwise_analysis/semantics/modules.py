@@ -422,10 +422,20 @@ def _run_own(m: Machine, obj: va.Obj, pass_: int, call: Call, top: bool) -> va.V
         if isinstance(result, va.Obj) and result.kind is va.Kind.INSTANCE:
             return result
         return m.attach(pass_, values, call.node)
-    lost = not any(t.passes or t.cut for t in m.tensors(result))
-    if recording and top and lost and not parameter_free(m, obj):
-        result = m.imbue(result, pass_)
+    given = m.tensors(result)
+    lost = not any(t.passes or t.cut for t in given)
+    aside = (
+        any(t.passes for t in given) and not any(pass_ in t.passes for t in given) and _has_weights(m, obj)
+    )
+    if recording and top and (aside or (lost and not parameter_free(m, obj))):
+        result = m.imbue(result, pass_, is_whole=not aside)
     return result
+
+
+def _has_weights(m: Machine, obj: va.Obj) -> bool:
+    """Does it have parameters of its own, beside those of its layers?"""
+    parts = (m.objects.get(part) for part in m.parts.get(obj.id, ()))
+    return any(part is not None and part.kind is va.Kind.PARAMETER for part in parts)
 
 
 def form_of(m: Machine, value: va.Value, depth: int = 0) -> Form | None:

@@ -966,10 +966,17 @@ class Machine:
             **fields,
         )
 
-    def imbue(self, value: va.Value, pass_: int) -> va.Value:
-        """Outputs of a pass through layers that we do not know carry its graph all the same."""
+    def imbue(self, value: va.Value, pass_: int, *, is_whole: bool = True) -> va.Value:
+        """Outputs of a pass through layers that we do not know carry its graph all the same.
+
+        is_whole: also those that carry no graph yet.
+        """
         link = va.Link(self.passes[pass_].forward.place, "graph made by this forward")
-        return self.map_tensors(value, lambda t: replace(t, passes=t.passes | {pass_}, evidence=link))
+
+        def imbued(t: va.Tensor) -> va.Tensor:
+            return replace(t, passes=t.passes | {pass_}, evidence=link) if is_whole or t.passes else t
+
+        return self.map_tensors(value, imbued)
 
     # ------------------------------------------------------------------ gradients
 
