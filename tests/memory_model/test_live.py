@@ -268,8 +268,101 @@ def test_a_share_of_what_fully_shard_divides(processes: int) -> None:
     assert sharded.peak is not None, sharded.why
     assert whole.by_purpose["weights"] == pytest.approx(4 * sharded.by_purpose["weights"], rel=0.02)
     assert whole.by_purpose["optimizer"] == pytest.approx(4 * sharded.by_purpose["optimizer"], rel=0.02)
+    assert sharded.by_purpose["gathered parameters"] == 2 * (512 * 512 + 512) * 4  # of two layers
     hooks = [hook for module in model.modules() for hook in module._forward_pre_hooks.values()]
     assert len(hooks) >= 9  # they are on again
+
+
+def stack() -> Any:
+    layers = [torch.nn.Sequential(torch.nn.Linear(256, 1024), torch.nn.Linear(1024, 256)) for _ in range(6)]
+    return torch.nn.Sequential(*layers, torch.nn.Linear(256, 8))
+
+
+@pytest.mark.parametrize("keeps_names", [True, False])
+def test_a_share_of_what_the_older_wrapper_divides(processes: int, keeps_names: bool) -> None:
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    from torchwise_memory.live import VRAMGuard
+
+    torch.manual_seed(0)
+    plain = stack()
+    optimizer = torch.optim.AdamW(plain.parameters(), foreach=True)
+    whole = VRAMGuard(plain, optimizer, shapes=((16, 256), torch.float32)).check()
+
+    model = stack()
+    for number in range(6):
+        model[number] = FullyShardedDataParallel(
+            model[number], device_id=torch.device("cpu"), use_orig_params=keeps_names
+        )
+    model = FullyShardedDataParallel(model, device_id=torch.device("cpu"), use_orig_params=keeps_names)
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+    before = [(name, id(each), each.shape) for name, each in model.named_parameters()]
+    guard = VRAMGuard(model, optimizer, shapes=((16, 256), torch.float32))
+    sharded = guard.check()
+    assert sharded.peak is not None and sharded.peak.allocated is not None, sharded.why
+    for part in ("weights", "optimizer"):
+        assert whole.by_purpose[part] == pytest.approx(processes * sharded.by_purpose[part], rel=0.02)
+    unit = sum(each.numel() * 4 for each in plain[0].parameters())
+    root = sum(each.numel() * 4 for each in plain[6].parameters())
+    assert sharded.by_purpose["gathered parameters"] == root + 2 * unit
+    assert sum(sharded.by_purpose.values()) == pytest.approx(sharded.peak.allocated.point, rel=0.01)
+    assert whole.exact.parameters == pytest.approx(processes * sharded.exact.parameters, rel=0.02)
+    # everything is as before
+    assert [(name, id(each), each.shape) for name, each in model.named_parameters()] == before
+    assert optimizer.state == {} and "forward" not in model.__dict__
+    assert guard.check().by_purpose == sharded.by_purpose
+
+
+@pytest.mark.parametrize("keeps_names", [True, False])
+def test_the_older_wrapper_in_one_process_trains_on_after_the_guard(
+    tmp_path: Path, keeps_names: bool
+) -> None:
+    from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision
+
+    from torchwise_memory.live import Step, VRAMGuard
+
+    torch.distributed.init_process_group("gloo", rank=0, world_size=1, init_method=f"file://{tmp_path}/store")
+    try:
+        x = torch.randn(16, 256)
+
+        def made_again() -> tuple[Any, Any]:
+            torch.manual_seed(0)
+            model = FullyShardedDataParallel(
+                stack(), device_id=torch.device("cpu"), use_orig_params=keeps_names
+            )
+            return model, torch.optim.AdamW(model.parameters(), foreach=True)
+
+        def trained(model: Any, optimizer: Any) -> float:
+            loss = model(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return float(loss.detach())
+
+        model, optimizer = made_again()
+        losses = [trained(model, optimizer)]
+        report = VRAMGuard(model, optimizer, batch=x, step=Step(clip_norm=1.0)).check()
+        losses += [trained(model, optimizer), trained(model, optimizer)]
+        assert report.peak is not None, report.why
+        assert "gathered parameters" not in report.by_purpose  # one process has all of it
+        numbers = sum(each.numel() for each in stack().parameters())
+        assert report.by_purpose["weights"] == pytest.approx(numbers * 4, rel=0.02)
+        assert report.by_purpose["optimizer"] == pytest.approx(numbers * 8, rel=0.02)
+        twin = made_again()
+        assert losses == [trained(*twin) for _ in range(3)]  # the guard left no trace
+
+        narrow = MixedPrecision(param_dtype=torch.bfloat16)
+        half = FullyShardedDataParallel(
+            stack(), device_id=torch.device("cpu"), use_orig_params=keeps_names, mixed_precision=narrow
+        )
+        optimizer = torch.optim.AdamW(half.parameters(), foreach=True)
+        mixed = VRAMGuard(half, optimizer, batch=x).check()
+        assert mixed.peak is not None, mixed.why
+        # kept in 32 bits, computed in 16
+        assert mixed.by_purpose["weights"] == report.by_purpose["weights"]
+        assert mixed.by_purpose["optimizer"] == report.by_purpose["optimizer"]
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 def test_live_bytes_of_tied_weights_count_once() -> None:

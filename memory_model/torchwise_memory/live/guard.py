@@ -20,6 +20,7 @@ import torch
 from torchwise_memory.allocator import ALLOCATOR_VARIABLES, AllocatorSettings
 from torchwise_memory.hardware import Gpu, UnknownGpuError, find
 from torchwise_memory.live.recording import Recorder, Replayed, replay
+from torchwise_memory.live.sharded import gathered_bytes
 from torchwise_memory.live.step import Step, record
 from torchwise_memory.report import GpuVerdict, Interval, Peak, Phase, Verdict
 from torchwise_memory.runtime.world import cublas_workspace_bytes
@@ -216,13 +217,13 @@ class VRAMGuard:
                 "no loss was given: the output's own loss, or the sum of the output, stands for it"
             )
         errors = ERRORS_ON_CPU if device == "cpu" else ERRORS_ON_CARD
-        allocated = _around(replayed.allocated + extra, errors)
-        reserved = _around(replayed.reserved + extra, errors)
+        beside = sum(extra.values())
+        allocated = _around(replayed.allocated + beside, errors)
+        reserved = _around(replayed.reserved + beside, errors)
         peak = Peak(allocated, reserved, device_peak(reserved, self.card))
         card = verdict(reserved, allocated, self.card) if self.card else None
         parts = {purpose.value: bytes_ for purpose, bytes_ in replayed.by_purpose.items()}
-        if extra:
-            parts["gradient buckets"] = extra
+        parts.update(extra)
         return LiveReport(exact, peak, replayed.phase, parts, card, tuple(assumptions))
 
 
@@ -248,14 +249,18 @@ def _bytes_of(tensors: Iterable[Any]) -> int:
     return sum(storages.values())
 
 
-def _unwrapped(model: Any) -> tuple[Any, list[str], int]:
-    """The module inside DistributedDataParallel, what was assumed, and the bytes of its gradient buckets."""
+def _unwrapped(model: Any) -> tuple[Any, list[str], dict[str, int]]:
+    """The module that is stepped, what was assumed, and what else it holds meanwhile, in bytes."""
+    if gathered := gathered_bytes(model):
+        said = "of sharded parameters the root's are whole at the peak, and those of two units more"
+        return model, [said], {"gathered parameters": gathered}
     if not isinstance(model, torch.nn.parallel.DistributedDataParallel):
-        return model, [], 0
+        return model, [], {}
     if model.gradient_as_bucket_view:
-        return model.module, [], 0
+        return model.module, [], {}
     trained = sum(each.numel() * each.element_size() for each in model.parameters() if each.requires_grad)
-    return model.module, ["DDP keeps its gradient buckets beside the gradients"], trained
+    said = "DDP keeps its gradient buckets beside the gradients"
+    return model.module, [said], {"gradient buckets": trained}
 
 
 def _replayed(recorder: Recorder, shares: dict[int, float], card: Gpu | None) -> Replayed:

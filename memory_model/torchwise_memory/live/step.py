@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from torchwise_memory.live.recording import Purpose, Recorder
+from torchwise_memory.live.sharded import FlatUnit, flat_units, is_flat, without_gathering
 from torchwise_memory.report import Phase
 
 #: Steps that are run; the last one counts. Optimizer state exists from the first on.
@@ -73,10 +74,18 @@ def is_floating(value: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Fakes:
-    """The fake parameters and buffers by the identity of the real ones, and the shares of sharded ones."""
+    """The fake parameters and buffers by the identity of the real ones, and the shares of sharded ones.
+
+    parts: where a real parameter stands for many (a flat one), the identities of these.
+    """
 
     by_identity: dict[int, Any]
     shares: dict[int, float]
+    parts: dict[int, list[int]]
+
+    def of(self, real: Any) -> list[Any]:
+        """What stands for a real parameter in the step; itself where nothing does."""
+        return [self.by_identity.get(key, real) for key in self.parts.get(id(real), [id(real)])]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +99,14 @@ class Faker:
         device = self.device_type if real.device.type == "meta" else real.device
         with self.mode:
             return torch.empty_strided(real.shape, real.stride(), dtype=real.dtype, device=device)
+
+    def parameter(self, unit: FlatUnit, number: int) -> Any:
+        """One of those that a unit keeps flat, as it is computed with."""
+        device = self.device_type if unit.flat.device.type == "meta" else unit.flat.device
+        with self.mode:
+            made = torch.empty(unit.shapes[number], dtype=unit.dtype, device=device)
+        original = unit.originals[number] if unit.originals else unit.flat
+        return torch.nn.Parameter(made, requires_grad=original.requires_grad)
 
     def batch(self, value: Any) -> Any:
         """Loops move the batch to the model, so it is there; values that are no tensors stay as they are."""
@@ -222,19 +239,53 @@ def _share(recorder: Recorder, tensor: Any, share: float | None, shares: dict[in
 @contextmanager
 def swapped(model: Any, optimizer: Any, fake: Faker) -> Generator[Fakes]:
     """The model and the optimizer on fake parameters, buffers and state, with hooks that move data off."""
-    fakes = Fakes({}, {})
-    with _swapped_modules(model, fake, fakes), _swapped_optimizer(optimizer, fakes), _without_sharding(model):
+    fakes = Fakes({}, {}, {})
+    with (
+        _swapped_units(model, fake, fakes),
+        _swapped_modules(model, fake, fakes),
+        _swapped_optimizer(optimizer, fakes),
+        without_gathering(model),
+    ):
         yield fakes
+
+
+@contextmanager
+def _swapped_units(model: Any, fake: Faker, fakes: Fakes) -> Generator[None]:
+    """The whole parameters of `FullyShardedDataParallel` in their places, where only a flat share is kept."""
+    kept: list[tuple[dict[str, Any], str, Any]] = []
+    added: list[tuple[dict[str, Any], str]] = []
+    try:
+        for unit in flat_units(model):
+            made = [fake.parameter(unit, number) for number in range(len(unit.shapes))]
+            keys = [id(one) for one in unit.originals or made]
+            fakes.by_identity.update(zip(keys, made, strict=True))
+            fakes.shares.update(dict.fromkeys(keys, unit.share))
+            fakes.parts[id(unit.flat)] = keys
+            for module, name, number in unit.places:
+                if name in module.__dict__:  # a view of the flat one
+                    kept.append((module.__dict__, name, module.__dict__.pop(name)))
+                if name in module._parameters:
+                    kept.append((module._parameters, name, module._parameters[name]))
+                else:
+                    added.append((module._parameters, name))
+                module._parameters[name] = made[number]
+        yield
+    finally:
+        for table, name in added:
+            del table[name]
+        for table, name, real in kept:
+            table[name] = real
 
 
 @contextmanager
 def _swapped_modules(model: Any, fake: Faker, fakes: Fakes) -> Generator[None]:
     kept: list[tuple[dict[str, Any], str, Any]] = []
+    already = {id(each) for each in fakes.by_identity.values()}
     try:
         for module in model.modules():
             for table in (module._parameters, module._buffers):
                 for name, real in list(table.items()):
-                    if real is not None:
+                    if real is not None and not is_flat(real) and id(real) not in already:
                         kept.append((table, name, real))
                         table[name] = _fake_of(real, fake, fakes)
         yield
@@ -267,7 +318,7 @@ def _swapped_optimizer(optimizer: Any, fakes: Fakes) -> Generator[None]:
     counter = getattr(optimizer, "_step_count", None)  # what LRScheduler counts
     try:
         for group, parameters in zip(optimizer.param_groups, groups, strict=True):
-            group["params"] = [fakes.by_identity.get(id(each), each) for each in parameters]
+            group["params"] = [each for real in parameters for each in fakes.of(real)]
         optimizer.state = defaultdict(dict)
         for name in hooks:
             setattr(optimizer, name, {})
@@ -283,33 +334,3 @@ def _swapped_optimizer(optimizer: Any, fakes: Fakes) -> Generator[None]:
 
 
 _STEP_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
-_MODULE_HOOKS = (
-    "_forward_pre_hooks",
-    "_forward_hooks",
-    "_backward_pre_hooks",
-    "_backward_hooks",
-)
-
-
-@contextmanager
-def _without_sharding(model: Any) -> Generator[None]:
-    """Takes off the hooks by which `fully_shard` gathers parameters: they are whole already."""
-    kept: list[tuple[dict[int, Any], dict[int, Any]]] = []
-    try:
-        for module in model.modules():
-            for name in _MODULE_HOOKS:
-                hooks = getattr(module, name)
-                gathering = [key for key, hook in hooks.items() if _is_of_fsdp(hook)]
-                if gathering:
-                    kept.append((hooks, dict(hooks)))
-                for key in gathering:
-                    del hooks[key]
-        yield
-    finally:
-        for hooks, before in kept:
-            hooks.clear()
-            hooks.update(before)
-
-
-def _is_of_fsdp(hook: Any) -> bool:
-    return type(getattr(hook, "__self__", None)).__name__ == "FSDPState"
