@@ -12,7 +12,7 @@ from torchwise_analysis.fixes import (
     innermost_statement,
     insert_statement_before,
 )
-from torchwise_analysis.interp.abstract.events import Backward, Clip, Guard, Step
+from torchwise_analysis.interp.abstract.events import Backward, Clip, Event, Guard, Step, Unscale
 from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.interp.abstract.values import Gradients, Kind
 from torchwise_analysis.rules._frames import call_beside
@@ -76,6 +76,7 @@ RULE = Rule(
     wrong=Example("Clipped as scaled", WRONG, fixed=RIGHT),
     right=Example("Unscaled first", RIGHT),
     silent=(
+        "scaling, and unscaling or clipping, behind tests that may be the same or exclude each other",
         "`scaler.unscale_(optimizer)` runs before, here or in a helper",
         "the scaler is switched off (`enabled=False`), or the loss is not scaled on this path",
         "Accelerate, Lightning, Fabric, an engine or a scaler object of timm's kind clips: they unscale "
@@ -377,11 +378,42 @@ def detect(trace: Trace) -> Iterator[Hit]:
             for oid, atoms in _read_for(trace, event).items():
                 sites = [place for atom in atoms if atom.scaled for place, _ in atom.sites]
                 made = [scaled[place] for place in sites if place in scaled]
-                if made and not any(_exclude(event, backward) for backward in made):
+                if (
+                    made
+                    and not any(_exclude(event, backward) for backward in made)
+                    and not _is_unscaled_where_scaled(trace, event, oid, made)
+                ):
                     is_mixed = any(atom.sites and not atom.scaled for atom in atoms)
                     first = min(made, key=lambda backward: backward.order)
+                    if is_mixed and _vague(event, first) and _vague(first, event):
+                        continue  # tests that may exclude each other
                     yield _hit(trace, event, oid, first, is_mixed)
                     break
+
+
+def _is_unscaled_where_scaled(trace: Trace, clip: Clip, oid: int, made: list[Backward]) -> bool:
+    """Are gradients scaled behind a test, and unscaled behind one beside the clip? Whoever does the one does
+    the other: functions that ask the same are followed apart."""
+    if not all(_own_tests(backward, clip) for backward in made):
+        return False
+    first = min(backward.order for backward in made)
+    return any(
+        one.optimizer.id == oid
+        and first < one.order < clip.order
+        and one.scene.frame == clip.scene.frame
+        and _own_tests(one, clip)
+        for one in trace.of(Unscale)
+    )
+
+
+def _vague(event: Event, other: Event) -> list[Guard]:
+    """The tests of an event, not of the other, of which it is not known what they ask."""
+    return [guard for guard in _own_tests(event, other) if guard.symbol is None and guard.kind == "value"]
+
+
+def _own_tests(event: Event, other: Event) -> list[Guard]:
+    around = {guard.place for guard in other.scene.guards}
+    return [guard for guard in event.scene.guards if guard.place not in around and guard.kind != "periodic"]
 
 
 def _is_without_scaler(clip: Clip) -> bool:

@@ -1070,3 +1070,65 @@ def train(loader, seen):
 def test_named_losses_are_read_in_each_step(loop: str, read: str, test: str, is_each: bool) -> None:
     end = "  # here" if is_each else ""
     check("per-step-host-sync", NAMED.format(loop=loop, read=read, test=test, end=end))
+
+
+STEPPER = """
+import torch
+from torch import nn
+from torch.nn.utils import clip_grad_norm_
+
+
+class Stepper:
+    def __init__(self, inner, kind):
+        self.inner = inner
+        self.kind = None
+        if kind == "half":
+            self.kind = "amp"
+        elif kind == "old":
+            self.kind = "old"
+        self.scaler = torch.amp.GradScaler("cuda")
+
+    @property
+    def amp(self):
+        return self.kind == "amp"
+
+    def backward(self, loss):
+        if {scale}:
+            self.scaler.scale(loss).backward()
+        else:
+            loss.backward()
+
+    def step(self):
+        {unscale}
+        if {clip}:
+            clip_grad_norm_(self.inner.param_groups[0]["params"], 1.0)
+        if self.amp:
+            self.scaler.step(self.inner)
+            self.scaler.update()
+        else:
+            self.inner.step()
+
+
+def main(batches, kind):
+    net = nn.Linear(4, 2).cuda()
+    stepper = Stepper(torch.optim.SGD(net.parameters(), lr=0.1), kind)
+    for x, y in batches:
+        stepper.inner.zero_grad()
+        stepper.backward(nn.functional.cross_entropy(net(x), y))
+        stepper.step()  # here
+"""
+UNSCALE = "if self.amp: self.scaler.unscale_(self.inner)"
+
+
+@pytest.mark.parametrize(
+    ("scale", "unscale", "clip", "is_wrong"),
+    [
+        ("self.amp", UNSCALE, "True", False),
+        ("self.amp", "pass", 'self.kind != "amp"', False),
+        ("self.amp", "pass", "True", True),
+        ("True", "pass", "True", True),
+    ],
+)
+def test_whoever_scales_may_unscale(scale: str, unscale: str, clip: str, is_wrong: bool) -> None:
+    text = STEPPER.format(scale=scale, unscale=unscale, clip=clip)
+    check("clip-before-unscale", text if is_wrong else text.replace("  # here", ""))
