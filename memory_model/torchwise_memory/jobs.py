@@ -12,7 +12,9 @@ from torchwise_memory.adapting import adapter_of, method_of, part_of, prompt_of,
 from torchwise_memory.allocator import AllocatorSettings
 from torchwise_memory.families.configs import decoder_shape, is_decoder
 from torchwise_memory.families.decoder import DecoderShape, Style
+from torchwise_memory.families.detection import Detector, detector
 from torchwise_memory.families.projections import Projections, Quantised
+from torchwise_memory.families.segmentation import Segmenter, segmenter
 from torchwise_memory.hardware import Gpu
 from torchwise_memory.policies.sharding import Sharding
 from torchwise_memory.runtime.dtypes import DType, bfloat16, float32
@@ -24,6 +26,7 @@ from torchwise_memory.subjects import (
     DecoderSubject,
     EncoderDecoder,
     ImageClassifier,
+    Scenes,
     TokenClassifier,
 )
 from torchwise_memory.updating import update_of
@@ -49,9 +52,7 @@ ENCODERS = frozenset(
     {"bert", "roberta", "distilbert", "xlm-roberta", "camembert", "electra", "albert", "deberta-v2"}
 )
 #: And encoder-decoders.
-SEQ2SEQ = frozenset(
-    {"t5", "mt5", "bart", "mbart", "pegasus", "marian", "whisper", "blenderbot", "m2m_100"}
-)
+SEQ2SEQ = frozenset({"t5", "mt5", "bart", "mbart", "pegasus", "marian", "whisper", "blenderbot", "m2m_100"})
 #: Length of a batch where the description leaves it out and says that real samples were used unpacked.
 SHORT_SAMPLE = 512
 
@@ -88,7 +89,10 @@ def job_of(workload: Workload, options: Options, card: Gpu | None) -> tuple[Job,
     choices = _Choices(options)
     sm = (card.sm if card is not None else None) or DEFAULT_SM
     facts = _Facts.of(workload, sm)
-    if facts.is_image:
+    scenes = None if workload.config else _scenes(workload, facts)
+    if scenes is not None:
+        job = _scene_job(workload, facts, scenes, choices)
+    elif facts.is_image:
         job = _image_job(workload, facts, choices)
     else:
         config = workload.config or _config_of_model(workload, choices)
@@ -655,6 +659,52 @@ def _length_of(text: str) -> int | None:
     """`length 128 each`: a length that was stated in words."""
     found = re.search(r"\blength (\d+)", text)
     return int(found[1]) if found else None
+
+
+#: What detectors are trained on (the shorter edge, and the longer one at most), and segmenters of streets.
+DETECTION_IMAGE, CROP = (800, 1333), (512, 1024)
+
+
+def _scenes(workload: Workload, facts: _Facts) -> Detector | Segmenter | None:
+    name = workload.model or ""
+    return detector(name, facts.library) or segmenter(name)
+
+
+def _scene_job(workload: Workload, facts: _Facts, plan: Detector | Segmenter, choices: _Choices) -> Job:
+    if workload.task != "train":
+        raise Unsupported(f"task {workload.task!r}", "detectors and segmenters are modelled in training")
+    usual, classes, sentence = CROP, 19, "the crop is not stated: 512 by 1024 assumed"
+    if isinstance(plan, Detector):
+        usual, classes = DETECTION_IMAGE, 80
+        sentence = "images are taken to reach both limits, and samplers to find the regions they look for"
+    if isinstance(plan, Detector) or workload.image is None:
+        choices.pick("scenes", None, (), sentence)
+    height, width = (-(-side // 32) * 32 for side in workload.image or usual)
+    subject = Scenes(
+        plan, workload.micro_batch or 2, (height, width), workload.classes or classes, facts.weights
+    )
+    job = Job(
+        subject,
+        facts.weights,
+        autocast=facts.autocast,
+        sm=facts.sm,
+        torch_version=facts.torch_version,
+        processes=workload.gpus,
+        update=_update(workload, facts, choices),
+        convolution_workspaces=_workspaces(facts, choices),
+    )
+    return _parallel_job(workload, facts, job, choices)
+
+
+def _workspaces(facts: _Facts, choices: _Choices) -> float:
+    """Cards without tensor cores for fp32 run 3 by 3 convolutions by Winograd's method, in a workspace.
+
+    Which kernel cuDNN picks is not known: others need none, or (by Fourier transforms) about twice as much.
+    """
+    if facts.weights is not float32 or facts.autocast is not None or facts.sm >= 80:
+        return 0.0
+    sentence = "cuDNN is taken to choose Winograd kernels for 3 by 3 convolutions in fp32, in a workspace"
+    return float(choices.pick("convolution_workspaces", 1.0, (0.0, 2.0), sentence))
 
 
 def _image_job(workload: Workload, facts: _Facts, choices: _Choices) -> Job:

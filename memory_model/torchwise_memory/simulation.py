@@ -76,8 +76,9 @@ class Job:
     parameters whole. buckets: a copy of gradients for all-reduce. accumulates: gradients of earlier
     micro-batches are alive. zero: DeepSpeed stage (1 or 2), over `processes`. static_bytes: held throughout.
     frozen: only adapters train. loads_whole: every process holds a full
-    copy of the weights beside its shards. loading: the peak is that of loading, weights alone. allocator: the
-    options of `PYTORCH_CUDA_ALLOC_CONF`.
+    copy of the weights beside its shards. loading: the peak is that of loading, weights alone.
+    convolution_workspaces: times those of Winograd kernels. allocator: the options of
+    `PYTORCH_CUDA_ALLOC_CONF`.
     """
 
     subject: Subject
@@ -100,6 +101,7 @@ class Job:
     torch_version: tuple[int, int] = (2, 13)
     input_gradients: bool = False
     loads_whole: bool = False
+    convolution_workspaces: float = 0.0
     allocator: AllocatorSettings | None = None
 
 
@@ -268,6 +270,7 @@ def _places(job: Job, depth: int) -> _Places:
 def _run(job: Job, depth: int, allocator: RoundingAllocator | Allocator) -> _Places:
     w = World(allocator, sm=job.sm, fuel=FUEL, torch_version=job.torch_version)
     w.world_size = job.processes
+    w.convolution_workspaces = job.convolution_workspaces
     # lifetimes are those of references; a collection in between only costs time
     collects = gc.isenabled()
     gc.disable()

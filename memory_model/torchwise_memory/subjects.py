@@ -8,7 +8,9 @@ from math import lcm
 from torchwise_memory.adapting import places_called
 from torchwise_memory.families.adapted import adapt
 from torchwise_memory.families.decoder import Decoder, DecoderShape, Style
+from torchwise_memory.families.detection import Detector
 from torchwise_memory.families.projections import Adapter, Projections, PromptShape, Quantised
+from torchwise_memory.families.segmentation import Segmenter
 from torchwise_memory.modules.base import Module, call
 from torchwise_memory.modules.ops import method
 from torchwise_memory.runtime.dtypes import DType, float32, int64, uint8
@@ -237,5 +239,41 @@ class ImageClassifier:
         if w.autocast_dtype is None and logits.dtype.itemsize == 2:
             logits = method(w, "float", logits)
         loss = functional(w, "cross_entropy", logits, labels)
+        assert isinstance(loss, Tensor)
+        return loss
+
+
+@dataclass(frozen=True, slots=True)
+class Scenes:
+    """A detector or a segmenter over a batch of images, all of its losses added up."""
+
+    plan: Detector | Segmenter
+    batch: int
+    image: tuple[int, int]
+    classes: int
+    dtype: DType
+
+    @property
+    def layers(self) -> int:
+        return 1
+
+    def build(self, w: World, layers: int) -> Module:
+        from torchwise_memory.families.detection import DetectionModel
+        from torchwise_memory.families.segmentation import SegmentationModel
+
+        if isinstance(self.plan, Segmenter):
+            return SegmentationModel().build(w, self.plan, self.classes).to(w, "cuda")
+        return DetectionModel().build(w, self.plan, self.classes).to(w, "cuda")
+
+    def blocks(self, model: Module) -> list[Module]:
+        return []
+
+    def run(self, w: World, model: Module) -> Tensor:
+        # images arrive as they are and are put together, normalised
+        sizes = (self.batch, 3, *self.image)
+        arrived = w.new(sizes, uint8, "images", kind=StorageKind.INPUT)
+        pixels = w.new(sizes, self.dtype, "pixels", kind=StorageKind.INPUT)
+        loss = call(w, model, (pixels,), {})
+        del arrived
         assert isinstance(loss, Tensor)
         return loss

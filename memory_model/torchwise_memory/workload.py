@@ -192,7 +192,10 @@ def _image(row: Mapping[str, Any]) -> tuple[int, int] | None:
     if isinstance(value, int):
         return value, value
     numbers = [int(n) for n in re.findall(r"\d+", str(value))]
-    return (numbers[0], numbers[1]) if len(numbers) == 2 else None
+    if len(numbers) == 1:
+        return numbers[0], numbers[0]
+    # "shorter edge 640-800, longer edge <= 1333": the largest image
+    return (numbers[-2], numbers[-1]) if len(numbers) > 1 else None
 
 
 _FRAMEWORKS = (
@@ -201,7 +204,7 @@ _FRAMEWORKS = (
     ("torchtune", r"torchtune"),
     ("timm", r"timm|pytorch-image-models"),
     ("detectron2", r"detectron2"),
-    ("mmdet", r"mmdetection|openmmlab"),
+    ("openmmlab", r"open-?mmlab|mmdet|mmseg"),
     ("diffusers", r"diffusers"),
     ("unsloth", r"unsloth"),
     ("axolotl", r"axolotl"),

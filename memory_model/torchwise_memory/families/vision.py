@@ -6,7 +6,7 @@ Layers follow timm 0.6 to 1.0; attention written out ("eager") is what timm ran 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -92,24 +92,79 @@ STAGES: Mapping[str, Stages] = MappingProxyType(
         "swin_small_patch4_window7_224": Stages("swin", (2, 2, 18, 2), 96, (3, 6, 12, 24)),
         "swin_base_patch4_window7_224": Stages("swin", (2, 2, 18, 2), 128, (4, 8, 16, 32)),
         "swin_large_patch4_window7_224": Stages("swin", (2, 2, 18, 2), 192, (6, 12, 24, 48)),
+        "swin_base_patch4_window12_384": Stages("swin", (2, 2, 18, 2), 128, (4, 8, 16, 32), 12),
+        "swin_large_patch4_window12_384": Stages("swin", (2, 2, 18, 2), 192, (6, 12, 24, 48), 12),
     }
 )
 
 
+_SIZES = {"t": "tiny", "s": "small", "b": "base", "l": "large", "h": "huge", "g": "giant", "x": "xlarge"}
+#: Papers' and the hub's spellings, as (what is written, our name); `{size}` is a letter spelt out.
+_WRITTEN: Sequence[tuple[str, str]] = (
+    (r"dino_?v2[_ ](?:vit)?[_ ]?(?P<size>[sblg])\w*?(?:_14)?(?:_reg\w*)?$", "vit_{size}_patch14_dinov2"),
+    (r"dinov2_vit(?P<size>[sblg])14(?:_reg)?$", "vit_{size}_patch14_dinov2"),
+    (r"vit_(?P<size>[tsblh])_?(?P<patch>8|14|16|32)$", "vit_{size}_patch{patch}_224"),
+    (r"vit_(?P<size>tiny|small|base|large|huge|[tsbl])$", "vit_{size}_patch16_224"),
+    (r"(?P<kind>vit|deit|beit)_(?P<size>tiny|small|base|large|huge)(?:_distilled)?_patch(?P<patch>\d+)"
+     r"_(?P<side>\d+)(?:_in\d+k|_ft\w*|_pt\w*)?$", "{kind}_{size}_patch{patch}_{side}"),
+    (r"deit_(?P<size>[tsb])(?:i|_?16)?$|deit_(?P<other>tiny|small|base)$", "deit_{size}_patch16_224"),
+    (r"(?:microsoft_)?swin_(?P<size>[tsbl])$|swin_(?P<other>tiny|small|base|large)$",
+     "swin_{size}_patch4_window7_224"),
+    (r"convnext_(?P<size>[tsblx])l?$", "convnext_{size}"),
+    (r"convnext_(?P<size>tiny|small|base|large|xlarge)_(?:\d+)(?:_\w+)?$", "convnext_{size}"),
+    (r"res_?net_?(?P<depth>18|34|50|101|152)(?:_v1|_a\d|_tv|v1)?$", "resnet{depth}"),
+    (r"resnext_?(?P<depth>50|101)_(?P<groups>\d+)x(?P<width>\d+)d?$", "resnext{depth}_{groups}x{width}d"),
+    (r"mobilenet_?v2(?:_1_0_224|_100)?$", "mobilenet_v2"),
+    (r"vgg_(?P<depth>\d+)(?P<bn>_bn)?$", "vgg{depth}{bn}"),
+    (r"densenet_(?P<depth>\d+)$", "densenet{depth}"),
+    (r"wide_?resnet_?(?P<depth>50|101)(?:_2)?$|wrn_?(?P<other>50|101)_2$", "wide_resnet{depth}_2"),
+    (r"inception_v3$|inceptionv3$", "inception_v3"),
+)  # fmt: skip
+
+
 def resolve(text: str) -> str:
-    """Our spelling; tags after a dot ("vit_base_patch16_224.augreg") and library prefixes do not matter."""
-    name = re.sub(r"^(timm|torchvision)[ /.]", "", text.strip().lower()).partition(".")[0]
-    name = name.replace("-", "_").replace(" ", "_")
-    return timm.plain(name) if timm.plain(name) in timm.MODELS else name
+    """Our spelling; tags after a dot ("vit_base_patch16_224.augreg"), owners and library prefixes do not
+    matter. "ViT-B/16", "DINOv2 ViT-L/14" and "Swin-T" are found as papers write them.
+    """
+    name = re.sub(r"^(timm|torchvision)[ /.]", "", text.strip().lower())
+    name = re.sub(r"\.(?=\w*[a-z])\w+$", "", re.sub(r"\([^)]*\)", "", name).strip())
+    name = re.sub(r"^(google|facebook|microsoft|timm|apple|openai)/", "", name)
+    name = re.sub(r"[\s/-]+", "_", name)
+    if timm.plain(name) in timm.MODELS:
+        return timm.plain(name)
+    return name if _is_named(name) else _as_written(name)
+
+
+def _as_written(name: str) -> str:
+    for pattern, ours in _WRITTEN:
+        found = re.match(pattern, name)
+        if found is None:
+            continue
+        parts = {key: value or "" for key, value in found.groupdict().items()}
+        other = parts.pop("other", "")
+        for key in ("size", "depth"):
+            if f"{{{key}}}" in ours:
+                parts[key] = parts.get(key) or other
+        if "size" in parts:
+            parts["size"] = _SIZES.get(parts["size"], parts["size"])
+        meant = ours.format(**parts)
+        if _is_named(meant):
+            return meant
+    return name
+
+
+def _is_named(name: str) -> bool:
+    return any(name in table for table in (TRANSFORMERS, STAGES, timm.MODELS, torchvision.MODELS))
 
 
 def knows(text: str) -> bool:
-    name = resolve(text)
-    return any(name in table for table in (TRANSFORMERS, STAGES, timm.MODELS, torchvision.MODELS))
+    return _is_named(resolve(text))
 
 
 def image_size(name: str) -> tuple[int, int]:
     side = TRANSFORMERS[name].image if name in TRANSFORMERS else timm.IMAGES.get(name, 224)
+    if name in STAGES and STAGES[name].window == 12:
+        side = 384
     return side, side
 
 

@@ -6,7 +6,10 @@ without.
 
 from __future__ import annotations
 
+from torchwise_memory.runtime.device import Device
+from torchwise_memory.runtime.dtypes import float32, uint8
 from torchwise_memory.runtime.layout import channels_last_strides, prefers_channels_last
+from torchwise_memory.runtime.ledger import StorageKind
 
 from .registry import operator
 from .support import (
@@ -37,7 +40,7 @@ def spread(value: object, count: int, name: str) -> Shape:
 class _ConvBack:
     """dx in the layout of x, dw, db."""
 
-    __slots__ = ("channels_last", "needs", "shapes", "strides")
+    __slots__ = ("channels_last", "needs", "scratch", "shapes", "strides")
 
     def __init__(
         self,
@@ -46,7 +49,9 @@ class _ConvBack:
         needs: tuple[bool, bool, bool],
         channels_last: bool,
         channels: int,
+        scratch: int = 0,
     ) -> None:
+        self.scratch = scratch
         self.shapes: tuple[Shape, Shape, Shape] = (x.shape, weight.shape, (channels,))
         self.needs = needs
         self.channels_last = channels_last
@@ -56,10 +61,26 @@ class _ConvBack:
         assert gradient is not None
         device, dtype = gradient.storage.device, gradient.dtype
         results: Gradients = []
+        working = _workspace(w, self.scratch, device)
         for i, (shape, needed) in enumerate(zip(self.shapes, self.needs, strict=True)):
             strides = channels_last_strides(shape) if self.channels_last and i < 2 else None
             results.append(w.new(shape, dtype, _GRADIENT_NAMES[i], device, strides) if needed else None)
+        del working
         return results
+
+
+def _workspace(w: World, bytes_: int, device: Device) -> Tensor | None:
+    if not bytes_:
+        return None
+    return w.new((bytes_,), uint8, "convolution workspace", device, kind=StorageKind.WORKSPACE)
+
+
+def winograd_bytes(x: Shape, weight: Shape, spatial: Shape) -> int:
+    """Workspace of cuDNN's non-fused Winograd kernels F(4x4, 3x3) in fp32: input, output and weight of a 3 by
+    3 convolution with stride 1, each in tiles of 6 by 6 (Lavin and Gray, arXiv 1509.09308).
+    """
+    tiles = x[0] * -(-spatial[0] // 4) * -(-spatial[1] // 4)
+    return 4 * 36 * (tiles * (weight[0] + weight[1]) + weight[0] * weight[1])
 
 
 _GRADIENT_NAMES = ("convolution_dx", "convolution_dw", "convolution_db")
@@ -74,8 +95,9 @@ def _convolve(
     spatial: Shape,
     out_channels: int,
     groups: int,
+    scratch: int = 0,
 ) -> Tensor:
-    """The node that all convolutions share. Keeps input and weight."""
+    """The node that all convolutions share. Keeps input and weight; works in `scratch` bytes."""
     x, kernel = input, weight
     if x.dtype is not kernel.dtype:
         raise Unsupported(name, f"input {x.dtype} and weight {kernel.dtype}; torch raises here")
@@ -85,9 +107,11 @@ def _convolve(
         raise Unsupported(name, f"no output for input {tuple(x.shape)}; torch raises here")
     strides = channels_last_strides(shape) if last else None
     result = w.new(shape, x.dtype, "convolution", x.storage.device, strides)
+    working = _workspace(w, scratch, x.storage.device)
+    del working
     needs = (x.requires_grad, kernel.requires_grad, bias is not None and bias.requires_grad)
     if any(needs):
-        back = _ConvBack(x, kernel, needs, last, out_channels)
+        back = _ConvBack(x, kernel, needs, last, out_channels, scratch)
         record(w, "convolution", (x, kernel, bias), (x, kernel), back, result)
     return result
 
@@ -125,7 +149,12 @@ def _conv(
         (size + before + after - hole * (k - 1) - 1) // step + 1
         for size, (before, after), hole, k, step in zip(x.shape[2:], pads, holes, sizes, steps, strict=True)
     )
-    result = _convolve(w, name, x, kernel, offset, spatial, kernel.shape[0], parts)
+    scratch = 0
+    if w.convolution_workspaces and dims == 2 and x.dtype is float32 and parts == 1 and sizes == (3, 3):
+        regular = steps == (1, 1) and holes == (1, 1)
+        tiled = winograd_bytes(x.shape, kernel.shape, spatial) if regular else 0
+        scratch = int(tiled * w.convolution_workspaces)
+    result = _convolve(w, name, x, kernel, offset, spatial, kernel.shape[0], parts, scratch)
     if single:
         from .views import squeeze
 

@@ -50,7 +50,8 @@ class World:
     processes that share the work. `module_depth` counts the module calls the program is inside of. Set by
     contexts: `grad_enabled`, `inference_mode`, the autocast fields, `save_policies`. `assumptions` collects
     sentences for the answer. `generations` counts how often hand-written models generated, `generator` is the
-    last that did. `torch_is_assumed`: nothing says that it is that release.
+    last that did. `torch_is_assumed`: nothing says that it is that release. `convolution_workspaces`: times
+    what cuDNN's Winograd kernels take for an fp32 convolution, 0 for kernels that take nothing.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class World:
         self.world_size = 1
         self.backward_depth = 0
         self.workspaces: dict[str, Storage] = {}
+        self.convolution_workspaces = 0.0
         self.gradient_ready: list[GradientReady] = []
         self.default_dtype = dtypes.float32
         self.default_device: Device | None = None
