@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from scripts.l10n_bundle import texts
@@ -14,6 +15,7 @@ from torchwise_server import __version__
 from torchwise_server.lsp.manifest import properties, render
 from torchwise_server.lsp.options import EditorOptions, read_options
 
+SHOWN = {"title", "description", "markdownDescription", "category", "altText", "markdown", "displayName"}
 EXTENSION = Path(__file__).parents[3] / "vscode-extension"
 MANIFEST = EXTENSION / "package.json"
 STRINGS = EXTENSION / "package.nls.json"
@@ -50,6 +52,38 @@ def test_every_text_of_the_manifest_has_its_words() -> None:
 def test_every_text_of_the_extension_can_be_translated() -> None:
     listed = json.loads((EXTENSION / "l10n" / "bundle.l10n.json").read_text("utf-8"))
     assert listed == {text: text for text in texts(EXTENSION / "src")}, "run python scripts/l10n_bundle.py"
+
+
+def test_no_text_of_the_extension_is_written_for_one_language_only() -> None:
+    """Sentences stand in `t(...)` or are for the log; names of one word are the product's own."""
+    for source in (EXTENSION / "src").rglob("*.ts"):
+        code = re.sub(
+            r"/\*.*?\*/|(?:^|\s)//\s.*?$", "", source.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE
+        )
+        code = re.sub(r"\bt\(\s*'(?:[^'\\]|\\.)*'", "", code)
+        code = re.sub(r"\.(?:log|output)\.\w+\((?:'[^'\n]*'|`[^`]*`)", "", code)
+        literals = re.findall(r"'(?:[^'\\\n]|\\.)*'|`(?:[^`\\]|\\.)*`", code)
+        assert [text for text in literals if re.search(r"[A-Za-z]{2,}\s+[A-Za-z]{2,}", text)] == [], (
+            source.name
+        )
+
+
+def test_no_text_of_the_manifest_is_written_for_one_language_only() -> None:
+    def texts_in(value: object) -> Iterator[str]:
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                if key in SHOWN and isinstance(inner, str):
+                    yield inner
+                yield from texts_in(inner)
+        elif isinstance(value, list):
+            for inner in value:
+                yield from texts_in(inner)
+
+    shown = list(texts_in(json.loads(MANIFEST.read_text("utf-8"))))
+    assert len(shown) > 40
+    assert {text for text in shown if not text.startswith("%")} == {"torchwise"}  # the name
+    named = json.loads(STRINGS.read_text("utf-8"))
+    assert all((EXTENSION / path).is_file() for key, path in named.items() if key.endswith(".media"))
 
 
 def test_manifest_is_up_to_date() -> None:
