@@ -11,6 +11,7 @@ from torchwise_analysis.interp.abstract.events import (
     Collective,
     HostSync,
     LoaderBuilt,
+    Prepared,
     Reported,
     Saved,
 )
@@ -397,11 +398,19 @@ def _reduces(event: Collective) -> bool:
 def _evaluated(trace: Trace) -> frozenset[int]:
     """Loaders whose batches are run only where nothing is recorded, and that are not asked to shuffle."""
     ordered = {built.loader.id for built in trace.of(LoaderBuilt) if built.shuffle is False}
+    ordered |= _prepared_unseen(trace)
     grads: dict[int, set[bool]] = {}
     for forward in trace.forwards:
         for source in forward.sources:
             grads.setdefault(source, set()).update(forward.grad)
     return frozenset(source for source, found in grads.items() if found == {False} and source in ordered)
+
+
+def _prepared_unseen(trace: Trace) -> frozenset[int]:
+    """Loaders that were made out of view, and prepared here."""
+    seen = {built.loader.id for built in trace.of(LoaderBuilt)}
+    given = {obj.id for event in trace.of(Prepared) for obj in event.objects if obj.kind is Kind.LOADER}
+    return frozenset(given - seen)
 
 
 def _hit(trace: Trace, event: Reported, loader: Obj, saved: Saved | None) -> Hit:
@@ -410,7 +419,7 @@ def _hit(trace: Trace, event: Reported, loader: Obj, saved: Saved | None) -> Hit
     return Hit(
         event.place,
         Severity.WARNING if saved is None else Severity.ERROR,
-        Confidence.CERTAIN,
+        Confidence.CERTAIN if loader.place is not None else Confidence.LIKELY,
         f"this number rests on the part of {called(loader, 'the data')} that this rank got, and {what} as "
         "that of all. Reduce it over the ranks first.",
         distinct(

@@ -256,6 +256,8 @@ def body_facts(body: nd.Block) -> BodyFacts:
         elif isinstance(node, nd.Call):
             if isinstance(node.func, nd.Name):
                 called.add(node.func.id)
+                if node.func.id in _WALKING:
+                    iterated |= _walked_over(node)
             elif isinstance(node.func, nd.Attribute):
                 keeps = keeps or node.func.attr in _KEEPING or node.func.attr.endswith("_")
         elif isinstance(node, (nd.Assign, nd.AugAssign)):
