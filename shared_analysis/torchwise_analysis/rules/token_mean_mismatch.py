@@ -8,7 +8,7 @@ from torchwise_analysis.findings import Confidence, Evidence, Fix, Place, Safety
 from torchwise_analysis.fixes import SourceFile
 from torchwise_analysis.interp.abstract.events import Backward, LossCall, Step
 from torchwise_analysis.interp.abstract.trace import Trace
-from torchwise_analysis.interp.abstract.values import Const
+from torchwise_analysis.interp.abstract.values import Const, Obj
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
 from torchwise_analysis.rules._reading import called, distinct
 from torchwise_analysis.source.nodes import Span
@@ -68,6 +68,7 @@ RULE = Rule(
     wrong=Example("The mean of eight means", WRONG),
     right=Example("One sum, divided by all tokens of the window", RIGHT),
     silent=(
+        "targets that are parts of what the model is fed, where a negative number is ignored: there is none",
         "the loss is a sum that is divided by a number of tokens",
         "no token is left out: without `ignore_index` samples of one length count alike",
         "a step after each backward",
@@ -201,7 +202,10 @@ def train(loader, tokens):
 
 
 def detect(trace: Trace) -> Iterator[Hit]:
-    losses = {loss.place: loss for loss in trace.losses if _leaves_out(loss)}
+    losses: dict[Place, list[LossCall]] = {}
+    for loss in trace.losses:
+        if _leaves_out(loss):
+            losses.setdefault(loss.place, []).append(loss)
     if not losses:
         return
     runs: dict[Place, list[Backward]] = {}
@@ -212,7 +216,7 @@ def detect(trace: Trace) -> Iterator[Hit]:
         for place in sorted(sites, key=_position):
             for backward in runs.get(place, ())[-1:]:
                 loss = _loss_of(backward, losses)
-                if loss is not None and backward.how != "managed":
+                if loss is not None and backward.how != "managed" and not _is_fed(trace, loss):
                     yield _hit(one, backward, loss)
 
 
@@ -227,7 +231,19 @@ def _leaves_out(loss: LossCall) -> bool:
     return is_mean and isinstance(ignored, Const) and type(ignored.value) is int
 
 
-def _loss_of(backward: Backward, losses: dict[Place, LossCall]) -> LossCall | None:
+def _is_fed(trace: Trace, loss: LossCall) -> bool:
+    """Are the targets parts of what the model is fed? Then there are no negative numbers among them: no
+    embedding would take them."""
+    target, ignored = loss.arguments.get("target", 1), loss.options.get("ignore_index")
+    is_negative = isinstance(ignored, Const) and isinstance(ignored.value, int) and ignored.value < 0
+    if not isinstance(target, Obj) or not is_negative:
+        return False
+    passes = (trace.passes[p] for one in loss.inputs for p in one.passes if p in trace.passes)
+    given = (value for one in passes for value in one.forward.arguments)
+    return any(isinstance(value, Obj) and value.id == target.id for value in given)
+
+
+def _loss_of(backward: Backward, losses: dict[Place, list[LossCall]]) -> LossCall | None:
     """The loss that a backward of a scaled mean began with."""
     value = backward.loss
     if value is None or value.reduction != "mean" or not (value.divided or backward.divides):
@@ -235,7 +251,9 @@ def _loss_of(backward: Backward, losses: dict[Place, LossCall]) -> LossCall | No
     link = value.evidence
     while link is not None:
         if link.place in losses:
-            return losses[link.place]
+            found = losses[link.place]
+            own = [loss for loss in found if any(one.passes & backward.passes for one in loss.inputs)]
+            return (own or found)[-1]
         link = link.before
     return None
 

@@ -1132,3 +1132,40 @@ UNSCALE = "if self.amp: self.scaler.unscale_(self.inner)"
 def test_whoever_scales_may_unscale(scale: str, unscale: str, clip: str, is_wrong: bool) -> None:
     text = STEPPER.format(scale=scale, unscale=unscale, clip=clip)
     check("clip-before-unscale", text if is_wrong else text.replace("  # here", ""))
+
+
+SHIFTED = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+net = nn.Sequential(nn.Embedding(100, 8), nn.Linear(8, 100))
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+
+def train(loader):
+    for i, batch in enumerate(loader):
+        x, y = {parts}
+        loss = F.cross_entropy(net(x).flatten(0, 1), y.reshape(-1), ignore_index={ignored})
+        (loss / 4).backward(){end}
+        if (i + 1) % 4 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("parts", "ignored", "may_differ"),
+    [
+        ("batch[:, :-1], batch[:, 1:]", "-100", False),
+        ("batch[:, :-1].contiguous().long(), batch[:, 1:].contiguous().long()", "-100", False),
+        ("batch[:, :-1], batch[:, 1:]", "0", True),
+        ('batch["ids"], batch["labels"]', "-100", True),
+        ("batch[0], batch[1]", "-100", True),
+    ],
+)
+def test_targets_that_the_model_is_fed_hold_no_negative_number(
+    parts: str, ignored: str, may_differ: bool
+) -> None:
+    end = "  # here" if may_differ else ""
+    check("token-mean-mismatch", SHIFTED.format(parts=parts, ignored=ignored, end=end))
