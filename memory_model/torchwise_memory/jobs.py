@@ -116,16 +116,44 @@ def _note_assumed_releases(facts: _Facts, choices: _Choices) -> None:
 
 
 def _config_of_model(workload: Workload, choices: _Choices) -> Mapping[str, Any]:
-    if workload.model is not None or workload.parameters is None:
-        return _config_of(_required(workload.model, "model"))
-    from torchwise_memory.presets.sized import FORMS, config_of_size
+    from torchwise_memory.presets.sized import FORMS, size_said
 
-    sentence = "only the number of parameters is given: a decoder in the shape of Llama 2 assumed"
-    form = choices.pick("form", FORMS[0], FORMS[1:], sentence)
+    if workload.model is None:
+        sentence = "only the number of parameters is given: a decoder in the shape of Llama 2 assumed"
+        return _sized(_required(workload.parameters, "model"), FORMS, sentence, choices)
     try:
-        return config_of_size(workload.parameters, str(form))
+        return _cut(workload.model)
+    except presets.UnknownModelError:
+        said = size_said(workload.model)
+        if said is None:
+            raise
+        form, parameters = said
+        sentence = f"no published model is called {workload.model!r}: one of this size in the shape of {form}"
+        forms = (form, *(each for each in FORMS if each != form))
+        return _sized(parameters, forms, sentence, choices)
+
+
+def _sized(parameters: int, forms: tuple[str, ...], sentence: str, choices: _Choices) -> Mapping[str, Any]:
+    """A decoder of which only the size is known, in the first of the shapes; the others are alternatives."""
+    from torchwise_memory.presets.sized import config_of_size
+
+    form = choices.pick("form", forms[0], forms[1:], sentence)
+    try:
+        return config_of_size(parameters, str(form))
     except ValueError as error:
         raise Unsupported("a decoder of this size", str(error)) from None
+
+
+def _cut(name: str) -> Mapping[str, Any]:
+    """Of a model by name, with fewer layers where it says so: "Llama 4 17B-16E cut to 2 layers"."""
+    said = re.search(r"[,(]?\s*\b(?:cut to|first|with|only)\s+(\d+)\s+layers?\)?", name)
+    if said is None:
+        return _config_of(name)
+    config = dict(_config_of((name[: said.start()] + name[said.end() :]).strip()))
+    for field_name in ("num_hidden_layers", "n_layer", "n_layers"):
+        if field_name in config:
+            config[field_name] = int(said[1])
+    return config
 
 
 def _config_of(name: str) -> Mapping[str, Any]:

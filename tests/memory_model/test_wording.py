@@ -342,3 +342,28 @@ def test_adapters_in_library_models(model: str, targets: list[str], trained: int
 def test_adapters_of_another_model_are_refused() -> None:
     found = answered(config=None, model="bert-base-uncased", peft={"method": "LoRA", "targets": ["c_attn"]})
     assert "linear layers of these names" in found.why
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [("3B causal LM (Transformers)", 3e9), ("Llama-like 350M", 350e6), ("7B Llama", 7e9)],
+)
+def test_a_size_in_words_is_a_model_of_that_size(name: str, parameters: float) -> None:
+    found = answered(config=None, model=name)
+    assert found.parameters == pytest.approx(parameters, rel=0.05)
+    assert any("no published model" in words for words in found.assumptions)
+    assert found.peak.allocated is not None
+    assert found.peak.allocated.low < found.peak.allocated.point < found.peak.allocated.high
+
+
+@pytest.mark.parametrize("name", ["Mamba-2.8B", "Llama MoE 8B", "RWKV-4 7B", "Grok-1", "Jamba 52B"])
+def test_a_size_alone_makes_no_model(name: str) -> None:
+    assert "unknown model" in answered(config=None, model=name).why
+
+
+def test_a_model_cut_to_fewer_layers() -> None:
+    whole = answered(config=None, model="Llama 2 7B", task="load")
+    cut = answered(config=None, model="Llama 2 7B cut to 2 layers", task="load")
+    assert whole.parameters is not None and cut.parameters is not None
+    tables = 2 * 32000 * 4096 + 4096
+    assert cut.parameters - tables == 2 * (whole.parameters - tables) // 32

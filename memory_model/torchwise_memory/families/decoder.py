@@ -555,7 +555,7 @@ class Experts(Module):
         flat = method(w, "reshape", x, batch * length, hidden)
         # the gated shared expert of Qwen comes first, others after
         shared = self._shared(w, x) if self.shape.shared_gate else None
-        if self.style.fused or self.shape.experts_see_all:
+        if self.style.fused or self._sees_all:
             result = self._sent(w, flat)
         else:
             scores, chosen = self._chosen(w, flat)
@@ -567,6 +567,11 @@ class Experts(Module):
         if "shared" in self.children:
             result = add(w, result, self._shared(w, x))
         return result
+
+    @property
+    def _sees_all(self) -> bool:
+        """Only transformers sends every token to every expert; others sort them."""
+        return self.shape.experts_see_all and self.style.by_transformers
 
     def _chosen(self, w: World, flat: Any) -> tuple[Any, Any]:
         """Scores and numbers of the experts of each token."""
@@ -593,10 +598,10 @@ class Experts(Module):
         scores = functional(w, "softmax", self.run(w, "router", flat), -1, dtype=float32)
         shape, dtype = self.shape, flat.dtype
         tokens, hidden = flat.shape
-        rows = tokens * (shape.experts if shape.experts_see_all else shape.experts_used)
+        rows = tokens * (shape.experts if self._sees_all else shape.experts_used)
         # indices are kept, not tokens
         picked = fused(w, "index", (flat,), (rows, hidden), dtype, saved=())
-        if shape.experts_see_all:
+        if self._sees_all:
             # copies of all tokens are scaled by their scores before, and summed after
             picked = fused(w, "mul", (picked, scores), (rows, hidden), dtype, saved=(picked, scores))
         both = self._grouped(w, "gate_up", picked)
@@ -605,7 +610,7 @@ class Experts(Module):
         del both
         out = self._grouped(w, "down", inner)
         del inner
-        if shape.experts_see_all:
+        if self._sees_all:
             return fused(w, "sum", (out,), (tokens, hidden), dtype, saved=())
         weighted = fused(w, "mul", (out, scores), (rows, hidden), dtype, saved=(out, scores))
         del out

@@ -8,6 +8,7 @@ parameters.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -41,6 +42,24 @@ _FORMS = {
     "llama-3": _Form("llama", 128_256, 4e9, 3.5, 3, 0.25),
     "gpt-2": _Form("gpt2", 50_257, math.inf, 4.0, 2, 1.0),
 }
+
+
+#: What a name says of the shape, where it is no model's own.
+_SAID = (
+    (r"llama[\s_-]*3", "llama-3"), (r"llama", "llama-2"), (r"\bgpt", "gpt-2"),
+    (r"causal lm|language model|\bllms?\b|decoder(?:-only)?\b|transformer lm", "llama-2"),
+)  # fmt: skip
+
+
+def size_said(name: str) -> tuple[str, int] | None:
+    """The shape and the number of parameters that words like "3B causal LM" or "Llama-like 350M" say."""
+    lowered = name.lower()
+    sizes = re.findall(r"(?<![\w.])(\d+(?:\.\d+)?)\s?([bm])\b", lowered)
+    form = next((shape for pattern, shape in _SAID if re.search(pattern, lowered)), None)
+    if form is None or len(sizes) != 1 or re.search(r"moe|expert|vision|multimodal|\bvl\b", lowered):
+        return None
+    number, unit = sizes[0]
+    return form, int(float(number) * (1e9 if unit == "b" else 1e6))
 
 
 def config_of_size(parameters: int, form: str = FORMS[0]) -> Mapping[str, object]:
