@@ -410,10 +410,25 @@ def _partitions(job: Job) -> int:
 
 
 def _zero_states(w: World, job: Job, trained: list[Parameter]) -> Tensor | None:
-    """DeepSpeed: an fp32 master copy and two moments of this process's partition."""
+    """DeepSpeed: an fp32 master copy and the states of this process's partition."""
     count = sum(p.numel for p in trained)
     share = -(-count // _partitions(job))
-    return _held(w, 0 if job.zero_on_host else 12 * share, StorageKind.OPTIMIZER)
+    bytes_ = 0 if job.zero_on_host else int(share * (4 + _state_bytes(job.update)))
+    return _held(w, bytes_, StorageKind.OPTIMIZER)
+
+
+def _state_bytes(update: Update) -> float:
+    """Of a value that is kept in fp32."""
+    name = update.name or ""
+    if update.state_bytes is not None:
+        return update.state_bytes
+    if "8bit" in name:
+        return 1 if "Lion" in name or "SGD" in name else 2
+    if name.endswith("SGD"):
+        return 4 if update.options.get("momentum") else 0
+    if name.endswith("Adafactor"):
+        return 0
+    return 4 if "Lion" in name or "Adagrad" in name or "RMSprop" in name else 8
 
 
 def _train(

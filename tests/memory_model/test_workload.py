@@ -247,6 +247,16 @@ def test_optimizers_are_ordered_by_their_states(optimizer: str, below: str) -> N
     assert sizes[0] < sizes[1]
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "bytes_"),
+    [("AdamW", 12), ("SGD", 4), ("SGD momentum 0.9", 8), ("Lion", 8), ("AdamW 8-bit", 6)],
+)
+def test_zero_keeps_a_master_copy_and_the_optimizers_states(optimizer: str, bytes_: int) -> None:
+    base = replace(BASE, gpus=4, parallel="ZeRO", parallelism="ZeRO-2", optimizer=optimizer)
+    found = simulated(base)
+    assert found.optimizer == pytest.approx(bytes_ * found.parameters / 4, rel=0.001)
+
+
 def test_lbfgs_keeps_two_vectors_a_step_of_its_history() -> None:
     short, long = (simulated(replace(BASE, weights="fp32", optimizer=f"LBFGS history {n}")) for n in (10, 20))
     assert long.optimizer - short.optimizer == pytest.approx(20 * 4 * long.parameters, rel=0.01)
