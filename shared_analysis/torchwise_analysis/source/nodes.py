@@ -31,7 +31,7 @@ class Span(NamedTuple):
     def shifted(self, lines: int) -> Span:
         """The same span, `lines` further down."""
         line, column, end_line, end_column = self
-        return Span._make((line + lines, column, end_line + lines, end_column))
+        return tuple.__new__(Span, (line + lines, column, end_line + lines, end_column))
 
 
 @dataclass(frozen=True, slots=True)

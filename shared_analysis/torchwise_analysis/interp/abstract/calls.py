@@ -388,7 +388,7 @@ def call_function(
             return va.Context(None, "generator", function=function, arguments=arguments)
         if function.node.scope.is_generator:
             return _generator(m, function, arguments, node)
-    is_recursion = any(f.function is not None and f.function.key == key for f in m.frames)
+    is_recursion = any(frame.key == key for frame in m.frames)
     if is_recursion or len(m.frames) > m.limits.depth:
         m.count("cut")
         _set_unseen(m, function, arguments)
@@ -519,11 +519,11 @@ def _is_module(value: object) -> bool:
 
 def _reaches_module(m: Machine, function: va.Function, names: frozenset[str]) -> bool:
     """Does it speak of a module of its own object, or of the scopes around it? It may run it."""
-    state, receiver = m.state, function.self
+    facts, receiver = m.state.facts, function.self
     keys: list[tuple[object, ...]] = [("v", frame, name) for frame in function.frames for name in names]
     if isinstance(receiver, va.Obj):
         keys += [("a", receiver.id, name) for name in names]
-    return any(_is_module(state.get(key)) for key in keys)
+    return any(_is_module(facts[key]) for key in keys if key in facts)
 
 
 def _run_function(
@@ -536,6 +536,7 @@ def _run_function(
 ) -> va.Value:
     frame_id = m.fresh_id()
     body = function.node.body if isinstance(function.node, nd.FunctionDef) else ()
+    scope = function.node.scope
     frame = Frame(
         frame_id,
         (frame_id, *function.frames),
@@ -546,6 +547,8 @@ def _run_function(
         function.owner,
         on_yield=on_yield,
         loops=m.loops,
+        key=function.key,
+        declares=bool(scope.global_ or scope.nonlocal_),
     )
     file, line, calls, guards, world = m.file, m.line, m.calls, m.guards, m.world
     if m.frames and node is not None:

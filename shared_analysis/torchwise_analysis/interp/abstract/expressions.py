@@ -37,7 +37,7 @@ def name(m: Machine, node: nd.Name) -> va.Value:
     value = m.lookup(node.id)
     if value is None:
         return m.library.builtin(m, node.id, node)
-    if isinstance(value, va.Unknown) and "joined" in value.taint:
+    if type(value) is va.Unknown and "joined" in value.taint:
         m.count("lost")
     return value
 

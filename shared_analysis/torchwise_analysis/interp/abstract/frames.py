@@ -33,6 +33,15 @@ class Scopes(NamedTuple):
 OUTSIDE = Scopes()
 
 
+# Calling `list[...]` takes five times as long as a literal, and frames are made by the thousand.
+def _no_exits() -> list[tuple[Value, Facts]]:
+    return []
+
+
+def _no_paths() -> list[Facts]:
+    return []
+
+
 @dataclass(slots=True, eq=False)
 class Frame:
     """A running function, class body or module.
@@ -50,15 +59,15 @@ class Frame:
     function: Function | None = None
     owner: Class | None = None
     mark: int = 0
-    exits: list[tuple[Value, Facts]] = field(default_factory=list[tuple[Value, Facts]])
-    breaks: list[Facts] = field(default_factory=list[Facts])
-    continues: list[Facts] = field(default_factory=list[Facts])
+    exits: list[tuple[Value, Facts]] = field(default_factory=_no_exits)
+    breaks: list[Facts] = field(default_factory=_no_paths)
+    continues: list[Facts] = field(default_factory=_no_paths)
     loop_mark: int = 0
     unfinished: Facts | None = None
     on_yield: Callable[[Value], Value] | None = None
-    world: World = ()
     decided: list[str] = field(default_factory=list[str])
     budget: int = 0
     worlds: int = 1
     loops: LoopPath = ()
-    names: dict[str, int] = field(default_factory=dict[str, int])
+    key: tuple[str, int, int, str] | None = None  # of the function
+    declares: bool = False  # names of outer scopes as its own to bind

@@ -60,9 +60,14 @@ def join_values(a: va.Value, b: va.Value) -> va.Value:
         return join_tensors(a, b)
     if same(a, b):
         return a
+    if isinstance(a, va.Union) and not isinstance(b, va.Tensor) and any(member is b for member in a.values):
+        return a
     members: list[va.Value] = []
     for x in (*va.alternatives(a), *va.alternatives(b)):
+        kind = type(x)
         for i, y in enumerate(members):
+            if type(y) is not kind:
+                continue
             if isinstance(x, va.Tensor) and isinstance(y, va.Tensor):
                 members[i] = join_tensors(y, x)
                 break
@@ -114,12 +119,13 @@ def same(a: va.Value, b: va.Value) -> bool:
     """Do both mean the same thing?"""
     if a is b:
         return True
-    if type(a) is not type(b):
+    kind = type(a)
+    if kind is not type(b) or kind is va.Tensor or kind is va.Union:
         return False
-    if isinstance(a, va.Const) and isinstance(b, va.Const):
-        return type(a.value) is type(b.value) and (a.value is b.value or a.value == b.value)
     if isinstance(a, va.Obj) and isinstance(b, va.Obj):
         return a.id == b.id
+    if isinstance(a, va.Const) and isinstance(b, va.Const):
+        return type(a.value) is type(b.value) and (a.value is b.value or a.value == b.value)
     if isinstance(a, va.Unknown) and isinstance(b, va.Unknown):
         return (a.symbol, a.offset, a.negated, a.taint) == (b.symbol, b.offset, b.negated, b.taint)
     if isinstance(a, va.Function) and isinstance(b, va.Function):

@@ -218,7 +218,8 @@ class Base:
     def for_functions(self) -> Base:
         """Without the optimizers that no module variable or attribute holds: a function cannot step them."""
         if self._for_functions is None:
-            optimizers = [o for o in self.tables["optimizers"] if o.id in self._held()]
+            held = self._held() if self.tables["optimizers"] else frozenset[int]()
+            optimizers = [o for o in self.tables["optimizers"] if o.id in held]
             tables = {**self.tables, "optimizers": optimizers}
             self._for_functions = Base(self.facts, tables, self.last_id, self.scope, self.methods)
         return self._for_functions
@@ -339,6 +340,7 @@ class Machine:
         self.shared_ids = 0 if base is None else base.last_id
         self.last_id = number * RUN_LENGTH
         self._scene: ev.Scene | None = None
+        self._placed: dict[tuple[int, int], tuple[nd.Node, Place]] = {}  # by id() of the node, and line
         self._loops: dict[tuple[str, int, int], Loop] = {}
         self._constructed: dict[tuple[object, ...], int] = {}
         if base is not None:
@@ -382,17 +384,20 @@ class Machine:
 
     def eval(self, node: nd.Expr) -> va.Value:
         """The value of an expression."""
-        self.visits += 1
-        if self.visits >= self.cap:
+        visits = self.visits = self.visits + 1
+        if visits >= self.cap:
             raise OutOfFuelError
         if self.nesting > self.limits.nesting:
             self.count("cut")
             return va.UNKNOWN
-        if not self.visits & 2047 and self.stop():
+        if not visits & 2047 and self.stop():
             raise StoppedError
+        kind = type(node)
+        if kind is nd.Name or kind is nd.Constant:  # two thirds of all, and nothing is nested in them
+            return self.expressions[kind](self, node)
         self.nesting += 1
         try:
-            return self.expressions[type(node)](self, node)
+            return self.expressions[kind](self, node)
         finally:
             self.nesting -= 1
 
@@ -474,8 +479,14 @@ class Machine:
     # ------------------------------------------------------------------ places, scenes, events
 
     def place(self, node: nd.Node) -> Place:
+        key = (id(node), self.line)
+        known = self._placed.get(key)
+        if known is not None and known[0] is node and known[1].path == self.file:
+            return known[1]
         span = _header(node) if isinstance(node, _COMPOUND) else node.span
-        return self.located(span.shifted(self.line), self.file)
+        place = self.located(span.shifted(self.line), self.file)
+        self._placed[key] = node, place
+        return place
 
     def located(self, span: nd.Span, path: str) -> Place:
         """A place by its lines as the interpreter counts them."""
@@ -672,6 +683,8 @@ class Machine:
         """Those with the object in their lineage, without asking all others for theirs."""
         found: set[int] = set()
         level, parts, parents = {oid}, self.parts, self.parents
+        if oid not in parts:
+            return found
         for _ in range(_MOST_WHOLES):
             below = {part for whole in level for part in parts.get(whole, ()) if parents.get(part) == whole}
             level = below - found
@@ -758,11 +771,11 @@ class Machine:
 
     def tensors(self, value: va.Value | None, depth: int = 0) -> list[va.Tensor]:
         """All tensors in a value, containers looked into."""
-        if value is None:
-            return []
         if isinstance(value, va.Tensor):
             return [value]
         out: list[va.Tensor] = []
+        if not isinstance(value, _HOLDERS):
+            return out
         if isinstance(value, va.Union):
             for member in value.values:
                 if isinstance(member, _HOLDERS):
@@ -819,15 +832,16 @@ class Machine:
     def taint(self, *values: va.Value | None) -> frozenset[str]:
         out = _NO_TAINT
         for value in values:
-            for member in va.alternatives(value) if value is not None else ():
-                if isinstance(member, (va.Unknown, va.Tensor)):
-                    if member.taint:
-                        out |= member.taint
-                elif isinstance(member, va.Obj):
-                    if member.traits:
-                        out |= member.traits & _TAINTS
-                    if member.kind is va.Kind.ITERATOR:
-                        out |= self.taint(*member.over, *member.arguments)
+            if isinstance(value, (va.Unknown, va.Tensor)):
+                if value.taint:
+                    out |= value.taint
+            elif isinstance(value, va.Obj):
+                if value.traits:
+                    out |= value.traits & _TAINTS
+                if value.kind is va.Kind.ITERATOR:
+                    out |= self.taint(*value.over, *value.arguments)
+            elif isinstance(value, va.Union):
+                out |= self.taint(*value.values)
         return out
 
     # ------------------------------------------------------------------ grad mode, modes
@@ -1170,7 +1184,7 @@ class Machine:
         What comes out of a container that keeps graphs (`for value in history`) has a token of that
         store: reading it is no second cause.
         """
-        if not self.loops:
+        if not self.loops or not isinstance(value, _HOLDERS):
             return False
         tensors = [t for t in self.tensors(value) if len(t.passes) > 1 and not t.tokens]
         if not tensors:
@@ -1286,9 +1300,8 @@ class Machine:
         self.state.set(("v", self.home(frame, name), name), value)
 
     def home(self, frame: Frame, name: str) -> int:
-        function = frame.function
-        if function is not None:
-            scope = function.node.scope
+        if frame.declares and frame.function is not None:
+            scope = frame.function.node.scope
             if name in scope.global_:
                 return frame.scope[-1]
             if name in scope.nonlocal_:

@@ -38,6 +38,12 @@ class Missing:
 MISSING = Missing()
 
 
+def _without(key: Key, outcome: Facts, born: set[object]) -> object:
+    """What the lack of a fact says on the path of `outcome`."""
+    is_there = key[1] not in born or ("mode", key[1]) in outcome
+    return _WITHOUT[key[0]] if is_there else MISSING
+
+
 class State:
     """Facts of the running path."""
 
@@ -79,8 +85,11 @@ class State:
 
     def changes(self, mark: int) -> Facts:
         """Facts changed since the mark, with their present values (MISSING when dropped)."""
+        trail = self._trail
+        if len(trail) == mark:
+            return {}
         present = self.facts.get
-        return {key: present(key, MISSING) for key, _ in self._trail[mark:]}
+        return {key: present(key, MISSING) for key, _ in (trail[mark:] if mark else trail)}
 
     def rollback(self, mark: int) -> None:
         """The facts as they were at the mark."""
@@ -112,23 +121,24 @@ class State:
             self.apply(outcomes[0])
             return
         facts, note = self.facts, self._trail.append
-        keys = dict.fromkeys(outcomes[0])
-        for outcome in outcomes[1:]:
-            keys.update(dict.fromkeys(outcome))
+        keys: Facts = {}
+        for outcome in outcomes:
+            keys.update(outcome)
         # modules that only some of the paths made: on the others nothing is to be said of them
         born = {key[1] for key in keys if key[0] == "mode" and key not in facts}
+        first, *others = outcomes
         for key in keys:
             base = facts.get(key, MISSING)
-            value: object = MISSING
-            for outcome in outcomes:
+            value = first.get(key, base)
+            if value is MISSING and key[0] in _WITHOUT:
+                value = _without(key, first, born)
+            for outcome in others:
                 other = outcome.get(key, base)
                 if other is MISSING and key[0] in _WITHOUT:
-                    is_there = key[1] not in born or ("mode", key[1]) in outcome
-                    other = _WITHOUT[key[0]] if is_there else MISSING
-                if value is MISSING:
-                    value = other
-                elif other is not MISSING and other is not value:
-                    value = join(value, other)
+                    other = _without(key, outcome, born)
+                if other is value or other is MISSING:
+                    continue
+                value = other if value is MISSING else join(value, other)
             if value is not base:
                 note((key, base))
                 if value is MISSING:

@@ -215,6 +215,8 @@ class Kind(Enum):
     INSTANCE = "instance"  # of a class of the project that is none of the above
     OPAQUE = "object"
 
+    __hash__ = object.__hash__  # kinds are looked up by the million, and that of Enum is no C
+
 
 class Origin(Enum):
     """How we know what an object is; everything below `BUILT` is a belief and lowers confidence."""
@@ -245,9 +247,9 @@ class Arguments:
         return None
 
     def __iter__(self) -> Iterator[Value]:
-        yield from self.positional
-        for _, value in self.keywords:
-            yield value
+        if not self.keywords:
+            return iter(self.positional)
+        return iter((*self.positional, *(value for _, value in self.keywords)))
 
 
 NO_ARGUMENTS = Arguments()
@@ -500,7 +502,7 @@ def unknown(
 
 def alternatives(value: Value) -> tuple[Value, ...]:
     """The members of a union, or the value alone."""
-    return value.values if isinstance(value, Union) else (value,)
+    return value.values if type(value) is Union else (value,)
 
 
 def with_evidence(value: Value, place: Place, fact: str, belief: bool = False) -> Value:

@@ -7,7 +7,7 @@ functions and of library functions (whose parameters come from a table) with thi
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from torchwise_analysis.source.nodes import ParamKind
@@ -35,11 +35,11 @@ class Binding(Generic[V]):
     CPython would raise a TypeError for.
     """
 
-    values: dict[str, V] = field(default_factory=dict[str, V])
-    extra_positional: list[V] = field(default_factory=list[V])
-    extra_keywords: dict[str, V] = field(default_factory=dict[str, V])
-    missing: list[str] = field(default_factory=list[str])
-    errors: list[str] = field(default_factory=list[str])
+    values: dict[str, V]
+    extra_positional: list[V]
+    extra_keywords: dict[str, V]
+    missing: list[str]
+    errors: list[str]
 
 
 _BY_POSITION = (ParamKind.POSITIONAL_ONLY, ParamKind.POSITIONAL)
@@ -48,7 +48,7 @@ _BY_NAME = (ParamKind.POSITIONAL, ParamKind.KEYWORD_ONLY)
 
 def bind(params: Sequence[ParameterLike], args: Iterable[V], keywords: Mapping[str, V]) -> Binding[V]:
     """Bind `args` and `keywords` to `params` as CPython does, collecting errors instead of raising."""
-    binding: Binding[V] = Binding()
+    binding: Binding[V] = Binding({}, [], {}, [], [])
     positional = [p.name for p in params if p.kind in _BY_POSITION]
     takes_positional = any(p.kind is ParamKind.VAR_POSITIONAL for p in params)
     takes_keywords = any(p.kind is ParamKind.VAR_KEYWORD for p in params)
