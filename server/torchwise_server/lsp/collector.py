@@ -21,8 +21,12 @@ _PAUSE_S = 2.0
 # walking them takes longer than a keystroke may. The next pause walks everything.
 _MOST_NEW = 300_000
 _MOST_UNSEEN = 4
-# How often everything is walked, also what was kept by an earlier collection.
+# How often everything is walked, also what was kept by an earlier collection: after a while, and when twice
+# as much is kept as was left by the last time.
 _EVERYTHING_S = 600.0
+_MOST_KEPT_MORE = 200_000
+# How often free memory is given back in a pause.
+_RETURN_S = 20.0
 
 
 class PauseCollector:
@@ -30,12 +34,14 @@ class PauseCollector:
 
     def __init__(self) -> None:
         self._timer: asyncio.TimerHandle | None = None
-        self._walked_all = time.monotonic()
+        self._walked_all = self._returned = time.monotonic()
+        self._kept = 0  # objects that were left when everything was walked
         self._unseen = 1  # times that objects were set aside unseen, those of the start among them
 
     def start(self) -> None:
-        """From now on nothing is collected but in pauses."""
+        """From now on nothing is collected but in pauses. To be called before there are threads."""
         gc.disable()
+        _share_one_heap()
 
     def poke(self) -> None:
         """Something happened: the next pause begins now."""
@@ -54,24 +60,42 @@ class PauseCollector:
     def _collect(self) -> None:
         self._timer = None
         began = time.perf_counter()
-        everything = self._unseen > 0 or time.monotonic() - self._walked_all > _EVERYTHING_S
+        now = time.monotonic()
+        is_full = gc.get_freeze_count() > 2 * self._kept + _MOST_KEPT_MORE
+        everything = self._unseen > 0 or is_full or now - self._walked_all > _EVERYTHING_S
         if everything:
             gc.unfreeze()
-            self._walked_all, self._unseen = time.monotonic(), 0
+            self._walked_all, self._unseen = now, 0
         found = gc.collect()
         gc.freeze()
         if everything:
+            self._kept = gc.get_freeze_count()
+        if everything or now - self._returned > _RETURN_S:
+            self._returned = now
             _return_free_memory()
         logger.debug("collected %d objects in %.0f ms", found, 1000 * (time.perf_counter() - began))
 
 
+_M_ARENA_MAX = -8  # of malloc.h
+
+
+def _share_one_heap() -> None:
+    """Let what the analysis thread frees be used by others: a heap for each thread takes a fifth more, and
+    only one of them runs at a time."""
+    _call_c_library("mallopt", _M_ARENA_MAX, 1)
+
+
 def _return_free_memory() -> None:
-    """Let the C library give free pages back: its heap of the analysis thread never shrinks by itself."""
+    """Let the C library give free pages back: its heap never shrinks by itself."""
+    _call_c_library("malloc_trim", 0)
+
+
+def _call_c_library(name: str, *arguments: int) -> None:
     if sys.platform != "linux":
         return
     try:
         import ctypes
 
-        ctypes.CDLL(None).malloc_trim(0)
+        getattr(ctypes.CDLL(None), name)(*arguments)
     except (ImportError, OSError, AttributeError):  # another C library than GNU's
         return

@@ -19,6 +19,7 @@ def walks(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     monkeypatch.setattr(collector, "_PAUSE_S", 0.01)
     monkeypatch.setattr(collector, "_MOST_NEW", 100)
     monkeypatch.setattr(collector, "_return_free_memory", lambda: done.append("return"))
+    monkeypatch.setattr(collector, "_share_one_heap", lambda: None)
     monkeypatch.setattr(gc, "collect", lambda: len(done.__iadd__(["collect"])))
     monkeypatch.setattr(gc, "freeze", lambda: done.append("freeze"))
     monkeypatch.setattr(gc, "unfreeze", lambda: done.append("unfreeze"))
@@ -38,6 +39,23 @@ async def test_the_first_pause_walks_everything(walks: list[str], monkeypatch: p
     pauses.poke()
     await asyncio.sleep(0.05)
     assert walks[4:] == ["collect", "freeze"], "what is new since then is enough"
+    monkeypatch.setattr(gc, "get_freeze_count", lambda: 10_000_000)
+    pauses.poke()
+    await asyncio.sleep(0.05)
+    assert walks[6:] == ["unfreeze", "collect", "freeze", "return"], "much more is kept"
+
+
+async def test_free_memory_is_given_back_now_and_then(
+    walks: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gc, "get_count", lambda: (0, 0, 0))
+    monkeypatch.setattr(collector, "_RETURN_S", 0.0)
+    pauses = PauseCollector()
+    pauses.start()
+    for _ in range(2):
+        pauses.poke()
+        await asyncio.sleep(0.05)
+    assert walks[4:] == ["collect", "freeze", "return"]
 
 
 async def test_nothing_is_walked_while_somebody_types(
