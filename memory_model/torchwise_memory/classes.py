@@ -34,6 +34,11 @@ from torchwise_memory.optimizers.scaling import SCHEDULES, CudaGradScaler, GradS
 from torchwise_memory.optimizers.third_party import THIRD_PARTY
 from torchwise_memory.optimizers.torch_optim import TORCH_OPTIMIZERS
 from torchwise_memory.policies.fsdp import FSDP, fsdp_functions
+from torchwise_memory.policies.tensor_parallel import (
+    TENSOR_PARALLEL,
+    TENSOR_PARALLEL_ALIASES,
+    tensor_parallel_functions,
+)
 
 _MODULES: tuple[type[Module], ...] = (
     Module,
@@ -68,6 +73,7 @@ _ALIASES: dict[str, tuple[str, ...]] = {
     "lion_pytorch.Lion": ("lion_pytorch.lion_pytorch.Lion", "timm.optim.Lion", "timm.optim.lion.Lion"),
     "apex.optimizers.FusedAdam": ("deepspeed.ops.adam.FusedAdam",),
     "transformers.optimization.Adafactor": ("transformers.Adafactor",),
+    **TENSOR_PARALLEL_ALIASES,
 }
 
 
@@ -108,7 +114,14 @@ def _defined_in() -> dict[str, tuple[str, ...]]:
 
 def _classes() -> dict[str, NativeClass]:
     others: tuple[Any, ...] = (GradScaler, CudaGradScaler, Scheduler, PackedSequence, Handle)
-    everything: tuple[Any, ...] = (*_MODULES, *TORCH_OPTIMIZERS, *THIRD_PARTY, *FSDP, *others)
+    everything: tuple[Any, ...] = (
+        *_MODULES,
+        *TORCH_OPTIMIZERS,
+        *THIRD_PARTY,
+        *FSDP,
+        *TENSOR_PARALLEL,
+        *others,
+    )
     hosts: dict[type[Any], str] = {host: host.native_name for host in everything}
     table: dict[str, NativeClass] = {}
     for host, name in hosts.items():
@@ -135,6 +148,7 @@ def _functions() -> dict[str, Function]:
         **init_functions(),
         **utility_functions(),
         **fsdp_functions(),
+        **tensor_parallel_functions(),
         **{
             f"torch.nn.utils.rnn.{call.__name__}": function_of(f"torch.nn.utils.rnn.{call.__name__}", call)
             for call in (pack_padded_sequence, pad_packed_sequence, pad_sequence, pack_sequence)

@@ -11,6 +11,7 @@ from torchwise_memory.modules.native import attribute, visible
 from torchwise_memory.modules.parallel import Wrapper
 from torchwise_memory.operators.registry import Function, function_of, operator, registrations
 from torchwise_memory.policies.sharding import Order, Sharding, shard
+from torchwise_memory.policies.tensor_parallel import DeviceMesh
 from torchwise_memory.runtime.dtypes import DType
 from torchwise_memory.runtime.world import World
 
@@ -137,7 +138,7 @@ class FullyShardedDataParallel(Wrapper):
         if "NO_SHARD" in strategy:
             return
         param_dtype, reduce_dtype = (None, None) if mixed_precision is None else mixed_precision.types
-        processes = w.world_size
+        processes = _processes(w, device_mesh)
         if "HYBRID" in strategy and processes > CARDS_OF_A_MACHINE:
             w.assume(f"hybrid sharding divides among the {CARDS_OF_A_MACHINE} cards of a machine")
             processes = CARDS_OF_A_MACHINE
@@ -180,8 +181,14 @@ def fully_shard(
         is_root = any(inner.policies for _, inner in item.walk() if inner is not item)
         reshard = not is_root if reshard_after_forward is None else bool(reshard_after_forward)
         offload = isinstance(offload_policy, Offload) and offload_policy.is_on
-        shard(w, item, Sharding(w.world_size, param_dtype, reduce_dtype, reshard, offload=offload))
+        processes = _processes(w, mesh)
+        shard(w, item, Sharding(processes, param_dtype, reduce_dtype, reshard, offload=offload))
     return cast(object, module)
+
+
+def _processes(w: World, mesh: Any) -> int:
+    """Those that share parameters: a mesh's last dimension, of two the first replicates."""
+    return mesh.sizes[-1] if isinstance(mesh, DeviceMesh) and mesh.sizes else w.world_size
 
 
 @operator("torch.distributed.fsdp.wrap.transformer_auto_wrap_policy")

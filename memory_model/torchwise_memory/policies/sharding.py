@@ -227,8 +227,21 @@ def is_sharded(parameter: Tensor) -> bool:
     return any(isinstance(hook, _Ready) for hook in parameter.accumulated_hooks or ())
 
 
+class Divided:
+    """Marks a parameter of which this process holds a part for good (tensor parallelism)."""
+
+    def __init__(self, whole_numel: int) -> None:
+        self.whole_numel = whole_numel
+
+    def __call__(self, w: World, leaf: Tensor) -> None:
+        """Its gradient is that of the part."""
+
+
 def whole_numel(parameter: Tensor) -> int:
     """Elements of a parameter before it was divided."""
+    for hook in parameter.accumulated_hooks or ():
+        if isinstance(hook, Divided):
+            return hook.whole_numel
     for hook in parameter.accumulated_hooks or ():
         unit = hook.unit() if isinstance(hook, _Ready) else None
         if unit is not None:

@@ -241,7 +241,7 @@ def test_compiling_reaches_down() -> None:
                 "imports": "from torch.distributed.tensor.parallel import parallelize_module",
                 "before": "parallelize_module(model, None, {})",
             },
-            "tensor parallelism",
+            "over how many processes",
         ),
         (
             {

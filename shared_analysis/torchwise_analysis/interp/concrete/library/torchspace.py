@@ -661,7 +661,7 @@ def _set_default_device(it: Interpreter, args: list[Value], keywords: Keywords) 
 def _checkpoint(it: Interpreter) -> dict[str, Value]:
     one = Builtin("torch.utils.checkpoint.checkpoint", _run_checkpoint)
     many = Builtin("torch.utils.checkpoint.checkpoint_sequential", _checkpoint_sequential)
-    parallel, flex = "torch.distributed.tensor.parallel", "torch.nn.attention.flex_attention"
+    flex = "torch.nn.attention.flex_attention"
     return {
         "torch.utils.checkpoint.checkpoint": one,
         "torch.utils.checkpoint.checkpoint_sequential": many,
@@ -675,10 +675,6 @@ def _checkpoint(it: Interpreter) -> dict[str, Value]:
         "torch.ops": operators_space(it, "torch.ops"),
         f"{flex}.flex_attention": Builtin("flex_attention", _flex_attention),
         f"{flex}.create_block_mask": Builtin("create_block_mask", lambda it, a, k: Opaque("BlockMask")),
-        f"{parallel}.parallelize_module": Builtin("parallelize_module", _not_followed("tensor parallelism")),
-        "torch.distributed.tensor.experimental.context_parallel": Builtin(
-            "context_parallel", _not_followed("context parallelism")
-        ),
     }
 
 
@@ -778,13 +774,6 @@ def _flex_attention(it: Interpreter, args: list[Value], keywords: Keywords) -> V
     function = FUNCTIONS["torch.nn.functional.scaled_dot_product_attention"]
     shares = keywords.get("enable_gqa", False)
     return it.library.invoke(function, tensors, {"is_causal": True, "enable_gqa": shares})
-
-
-def _not_followed(what: str) -> Call:
-    def stop(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
-        raise Stopped(f"{what} of a script is not followed", it.origin())
-
-    return stop
 
 
 class Recomputed:
