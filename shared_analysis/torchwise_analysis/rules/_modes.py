@@ -69,16 +69,24 @@ def _asks_for_mode(trace: Trace, part: Obj) -> bool | None:
             return True
     rates = [trace.attribute(part.id, rate) for cls in part.cls.mro for rate in known[cls.id] if rate]
     answers = {_is_on(rate, True) for rate in rates}
+    if any(_UNSURE in known[cls.id] for cls in part.cls.mro):
+        answers.add(None)
     return True if True in answers else None if None in answers else False
 
 
-def _questions(node: nodes.ClassDef) -> Iterator[str | None]:
-    """Where the source asks for `training`: the attribute with the rate of a dropout, None for all else.
+_UNSURE = ""
 
-    What is only asserted changes nothing, and neither does computing again instead of keeping.
+
+def _questions(node: nodes.ClassDef) -> Iterator[str | None]:
+    """Where the source asks for `training`: the attribute with the rate of a dropout, `_UNSURE` where it asks
+    for something else at the same time, None for all else.
+
+    What is only asserted changes nothing, and neither does computing again instead of keeping. The `training`
+    of `config.training.rate` is a group of settings.
     """
     rates: dict[int, str] = {}
     inert: set[int] = set()
+    unsure: set[int] = set()
     for inner in walk(node):
         if isinstance(inner, nodes.Assert):
             inert.update(id(below) for below in walk(inner))
@@ -92,10 +100,18 @@ def _questions(node: nodes.ClassDef) -> Iterator[str | None]:
             if isinstance(rate, nodes.Attribute) and isinstance(rate.value, nodes.Name):
                 rates.update({id(below): rate.attr for keyword in inner.keywords for below in walk(keyword)})
                 rates.update({id(below): rate.attr for given in inner.args for below in walk(given)})
-        elif isinstance(inner, nodes.Attribute) and inner.attr == "training" and id(inner) not in inert:
-            yield rates.get(id(inner))
+        elif isinstance(inner, nodes.BoolOp) and inner.op == "and":
+            unsure.update(id(operand) for operand in inner.values)
+        elif isinstance(inner, (nodes.Attribute, nodes.Subscript)) and _is_training(inner.value):
+            inert.add(id(inner.value))
+        elif _is_training(inner) and id(inner) not in inert:
+            yield rates.get(id(inner), _UNSURE if id(inner) in unsure else None)
         elif isinstance(inner, nodes.Name) and inner.id == "training":
             yield None
+
+
+def _is_training(node: nodes.Node) -> bool:
+    return isinstance(node, nodes.Attribute) and node.attr == "training"
 
 
 def _checkpoints(test: nodes.If) -> bool:

@@ -371,9 +371,22 @@ def detect(trace: Trace) -> Iterator[Hit]:
                 continue
         elif names != {"new"} or not _is_built_in_view(trace, forward.module):
             continue
-        is_sure = has_sure_mode_layer(trace, forward.module)
+        is_sure = _is_sure(trace, forward)
         if trained or is_sure:
             yield _hit(trace, forward, loop, layers is True, is_sure)
+
+
+def _is_sure(trace: Trace, forward: Forward) -> bool:
+    """Has it a layer that depends on the mode, and so has everything else that may run here instead?"""
+    run = trace.once("modules run at", lambda: _run_at(trace))[forward.place]
+    return all(has_sure_mode_layer(trace, module) for module in run.values())
+
+
+def _run_at(trace: Trace) -> dict[Place, dict[int, Obj]]:
+    found: dict[Place, dict[int, Obj]] = {}
+    for forward in trace.forwards:
+        found.setdefault(forward.place, {})[forward.module.id] = forward.module
+    return found
 
 
 def _evaluation_loop(forward: Forward) -> Loop | None:
@@ -428,7 +441,8 @@ def _chain(trace: Trace, forward: Forward) -> Iterator[Evidence]:
         yield from step(forward.module.place, "made here, in train mode, and never switched")
     part = next((p for p in trace.parts(forward.module.id) if depends_on_mode(trace, p)), None)
     if part is not None:
-        yield from step(part.place, f"`{part.type_name.rpartition('.')[2]}` depends on the mode")
+        name = part.type_name.rpartition(".")[2] or (part.cls.name if part.cls is not None else "this part")
+        yield from step(part.place, f"`{name}` depends on the mode")
     yield from step(forward.place, "this forward of the evaluation runs in train mode")
 
 

@@ -215,9 +215,9 @@ def detect(trace: Trace) -> Iterator[Hit]:
         sites = {place for atom in one.before if not atom.applied for place, many in atom.sites if many > 1}
         for place in sorted(sites, key=_position):
             for backward in runs.get(place, ())[-1:]:
-                loss = _loss_of(backward, losses)
-                if loss is not None and backward.how != "managed" and not _is_fed(trace, loss):
-                    yield _hit(one, backward, loss)
+                began = _loss_of(backward, losses)
+                if began is not None and backward.how != "managed" and not _is_fed(trace, began):
+                    yield _hit(one, backward, began)
 
 
 def _position(place: Place) -> tuple[str, Span]:

@@ -1169,3 +1169,80 @@ def test_targets_that_the_model_is_fed_hold_no_negative_number(
 ) -> None:
     end = "  # here" if may_differ else ""
     check("token-mean-mismatch", SHIFTED.format(parts=parts, ignored=ignored, end=end))
+
+
+ASKING = """
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.config = config
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, x):
+        {asks}
+        return self.layer(x)
+
+
+def measure(config, loader):
+    net = Net(config)
+    right = 0
+    with torch.no_grad():
+        for x, y in loader:{end}
+            right += (net(x).argmax(1) == y).sum().item()
+    return right
+"""
+
+
+@pytest.mark.parametrize(
+    ("asks", "depends"),
+    [
+        ("x = x + torch.randn_like(x) if self.training else x", True),
+        ("if self.training: x = x + torch.randn_like(x)", True),
+        ("if self.config.noise > 0 and self.training: x = x + torch.randn_like(x)", False),
+        ("x = x * self.config.training.scale", False),
+        ('x = x * self.config.training["scale"]', False),
+    ],
+)
+def test_a_mode_that_settings_ask_for_is_not_sure(asks: str, depends: bool) -> None:
+    check("eval-in-train-mode", ASKING.format(asks=asks, end="  # here" if depends else ""))
+
+
+CHOSEN = """
+import torch
+from torch import nn
+
+
+class Plain(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+class Noisy(Plain):
+    def forward(self, x):
+        return self.layer(nn.functional.dropout(x, training=self.training))
+
+
+def measure(config, loader):
+    net = {made}
+    right = 0
+    with torch.no_grad():
+        for x, y in loader:{end}
+            right += (net(x).argmax(1) == y).sum().item()
+    return right
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "is_sure"),
+    [("Noisy()", True), ("Noisy() if config.noisy else Plain()", False), ("Plain()", False)],
+)
+def test_of_several_models_all_have_to_depend_on_the_mode(made: str, is_sure: bool) -> None:
+    check("eval-in-train-mode", CHOSEN.format(made=made, end="  # here" if is_sure else ""))
