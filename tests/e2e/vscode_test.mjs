@@ -276,6 +276,7 @@ try {
     await line(/history\.append\(loss\)/).click();
     await palette('torchwise: Choose GPUs');
     await page.locator('.quick-input-list-entry', { hasText: /rtx-4090/ }).first().waitFor();
+    await page.waitForTimeout(600); // it fades in
     await page.screenshot({ path: path.join(shots, 'gpus.png'), clip: { x: 250, y: 0, width: 700, height: 330 } });
     await page.keyboard.type('t4');
     const row = page.locator('.quick-input-list-entry', { hasText: /^t4/ }).first();
@@ -301,6 +302,7 @@ try {
     const item = page.locator('.statusbar-item a', { hasText: /1\.72\sGiB\s·\sfits\sRTX\s4090/ });
     await item.click();
     await page.locator('.quick-input-list-entry', { hasText: 'Restart server' }).waitFor();
+    await page.waitForTimeout(600);
     await shot('menu.png');
     await page.keyboard.press('Escape');
   });

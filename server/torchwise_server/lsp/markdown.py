@@ -515,5 +515,5 @@ def _list(title: str, rows: Sequence[str]) -> str:
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     if not rows:
         return ""
-    lines = [header, ["---"] * len(header), *rows]
+    lines = [header, [":--"] * len(header), *rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
