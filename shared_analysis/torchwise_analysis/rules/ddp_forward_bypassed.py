@@ -238,7 +238,8 @@ def detect(trace: Trace) -> Iterator[Hit]:
         return
     by_wrapper = {f.place for f in trace.forwards if f.wrapped}
     for forward in trace.forwards:
-        if forward.bypassed not in _AVERAGING or True not in forward.grad or forward.place in by_wrapper:
+        is_past = forward.bypassed in _AVERAGING or _is_part(trace, forward)
+        if not is_past or True not in forward.grad or forward.place in by_wrapper:
             continue
         backward = trace.trained.get(forward.pass_)
         wrap = _wrap_of(trace, forward)
@@ -247,10 +248,32 @@ def detect(trace: Trace) -> Iterator[Hit]:
         yield _hit(trace, forward, backward, wrap)
 
 
+def _is_part(trace: Trace, forward: Forward) -> bool:
+    """A layer inside of a wrapped module is run by itself: by another method of it, say."""
+    if forward.wrapped or forward.through not in ("call", "forward", "method"):
+        return False
+    inside = trace.once("inside of wrappers", lambda: _wrapped_modules(trace))
+    return bool(inside.intersection(trace.lineage(forward.module.id)[1:]))
+
+
+def _past(trace: Trace, forward: Forward, wrap: Wrapped) -> Place:
+    """The call that goes past the wrapper: of a method of the module, where a part of it is run in there."""
+    if wrap.module is None or wrap.module.id == forward.module.id or not forward.calls:
+        return in_file(trace, forward)
+    beside = [caller.place for caller in forward.calls if caller.frame == wrap.scene.frame]
+    return beside[-1] if beside else forward.calls[-1].place
+
+
+def _wrapped_modules(trace: Trace) -> frozenset[int]:
+    wraps = (wrap for wrap in trace.of(Wrapped) if wrap.how in ("ddp", "fsdp"))
+    return frozenset(wrap.module.id for wrap in wraps if wrap.module is not None)
+
+
 def _wrap_of(trace: Trace, forward: Forward) -> Wrapped | None:
-    """Where the module of this forward was wrapped before, in a run that can be the same."""
+    """Where the module of this forward, or one around it, was wrapped, in a run that can be the same."""
+    around = trace.lineage(forward.module.id)
     for wrap in trace.of(Wrapped):
-        is_same = wrap.module is not None and wrap.module.id == forward.module.id
+        is_same = wrap.module is not None and wrap.module.id in around
         if is_same and wrap.how in _AVERAGING and wrap.order < forward.order and can_meet(wrap, forward):
             return wrap
     return None
@@ -259,14 +282,15 @@ def _wrap_of(trace: Trace, forward: Forward) -> Wrapped | None:
 def _is_prepared(trace: Trace, forward: Forward, backward: Backward) -> bool:
     """Does that backward also reach a forward of the wrapper, which prepares the averaging?"""
     others = (trace.passes[p].forward for p in backward.passes if p in trace.passes)
-    return any(other.module.id == forward.module.id and other.wrapped for other in others)
+    around = trace.lineage(forward.module.id)
+    return any(other.module.id in around and other.wrapped for other in others)
 
 
 def _hit(trace: Trace, forward: Forward, backward: Backward, wrap: Wrapped) -> Hit:
     may_be_one = wrap.how == "prepared"
     name = called(forward.module, "the model")
     return Hit(
-        in_file(trace, forward),
+        _past(trace, forward, wrap),
         Severity.ERROR,
         grade(int(may_be_one)),
         f"this training forward goes past the wrapper of {name}: gradients are not averaged, and each rank "

@@ -13,6 +13,7 @@ from torchwise_analysis.fixes import (
 )
 from torchwise_analysis.interp.abstract.events import Backward, Clear, Prepared
 from torchwise_analysis.interp.abstract.trace import Trace
+from torchwise_analysis.interp.abstract.values import Kind
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
 from torchwise_analysis.rules._reading import belief_in, called, distinct, grade, step
 from torchwise_analysis.source import nodes
@@ -191,7 +192,9 @@ def train(loader):
 def detect(trace: Trace) -> Iterator[Hit]:
     if trace.silence.fuel_spent or trace.silence.failed:
         return
-    managed = {thing.id for event in trace.of(Prepared) for thing in event.objects}
+    # an engine steps by itself; Accelerate and Fabric leave the step to the script
+    owners = (Kind.ACCELERATOR, Kind.FABRIC)
+    managed = {t.id for event in trace.of(Prepared) if event.owner.kind not in owners for t in event.objects}
     for clear in trace.clears:
         optimizer = clear.optimizer
         if clear.how != "zero_grad" or not clear.loops or optimizer.id in trace.stepped:

@@ -413,16 +413,22 @@ def _missing(
     trace: Trace, built: list[OptimizerBuilt], setting: PartSet, part: Obj
 ) -> Iterator[OptimizerBuilt]:
     """Optimizers of the whole that were built before `part` came, when none was built for it."""
-    new = [p for p in (part, *trace.parts(part.id)) if _has_own_parameters(trace, p)]
-    if not new or not _is_trained_later(trace, setting, new):
+    found = [p for p in (part, *trace.parts(part.id)) if _has_own_parameters(trace, p)]
+    new = [p for p in found if not any(_holds(trace, optimizer, p) for optimizer in built)]
+    # what wraps an old layer may bring parameters of its own; of layers, one that is held speaks for all
+    if len(new) < len(found) and any(p.kind is not Kind.PARAMETER for p in new):
         return
-    if any(_holds(trace, optimizer, p) for optimizer in built for p in new):
+    if not new or not _is_trained_later(trace, setting, new):
         return
     if any(owned is None for owned in trace.owns.values()):
         return  # an optimizer of unknown parameters may have them
     whole = frozenset(trace.lineage(setting.module.id))
     for optimizer in built:
-        is_earlier = optimizer.order < setting.order and optimizer.owns is not None
+        # what is set on a part that is new itself is told of where that part is put in
+        known = (optimizer.owns or frozenset()) | (optimizer.parts or frozenset())
+        is_earlier = (
+            optimizer.order < setting.order and optimizer.owns is not None and setting.module.id in known
+        )
         if is_earlier and whole & (optimizer.owns or frozenset()) and _steps_after(trace, optimizer, setting):
             yield optimizer
 
@@ -445,7 +451,8 @@ def _holds(trace: Trace, optimizer: OptimizerBuilt, part: Obj) -> bool:
 
 
 def _is_trained_later(trace: Trace, setting: PartSet, new: list[Obj]) -> bool:
-    return trace.is_trained_after(setting.order, (p.id for p in new))
+    owners = [trace.lineage(p.id)[:2] if p.kind is Kind.PARAMETER else (p.id,) for p in new]
+    return trace.is_trained_after(setting.order, (oid for ids in owners for oid in ids))
 
 
 def _steps_after(trace: Trace, optimizer: OptimizerBuilt, event: PartSet | RequiresGrad) -> bool:

@@ -393,8 +393,16 @@ def attribute(m: Machine, value: va.Tensor, name: str, node: nd.Node) -> va.Valu
         "x",
         "probs",
     ):
+        if name == "loss" and value.reduction is None and _is_of_transformers(m, value):
+            return replace(value, activation=None, reduction="mean", taint=value.taint | {"loss"})
         return replace(value, activation=None if name == "loss" else value.activation)
     return va.Method(value.evidence, value, name)
+
+
+def _is_of_transformers(m: Machine, value: va.Tensor) -> bool:
+    """The `.loss` of a model of transformers is a mean over what has labels. [`transformers.loss`]"""
+    forwards = [m.passes[p].forward for p in value.passes if p in m.passes]
+    return bool(forwards) and all(f.module.type_name.startswith("transformers.") for f in forwards)
 
 
 def call_method(m: Machine, value: va.Tensor, call: Call) -> va.Value:

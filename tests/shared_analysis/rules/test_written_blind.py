@@ -514,3 +514,158 @@ def test_two_parts_of_one_model_with_losses_of_their_own() -> None:
                 enc_opt.zero_grad()
         """,
     )
+
+
+WRAPPED = """
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+class Flow(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.loss(x)
+
+    def loss(self, x):
+        return (self.net(x) - x).pow(2).mean()
+
+    def embed(self, x):
+        return self.net(x)
+
+
+def train(loader, rank):
+    flow = DDP(Flow().to(rank), device_ids=[rank])
+    opt = torch.optim.Adam(flow.parameters())
+    for x in loader:
+        loss = {loss}
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+"""
+
+
+def test_another_method_of_the_module_inside_of_the_wrapper() -> None:
+    check("ddp-forward-bypassed", WRAPPED.format(loss="flow.module.loss(x)  # here"))
+    check("ddp-forward-bypassed", WRAPPED.format(loss="flow(x)"))
+    check("ddp-forward-bypassed", WRAPPED.format(loss="flow(x) + flow.module.embed(x).mean()"))
+    text = WRAPPED.format(loss="flow(x)").replace("for x in loader:", "for x in loader:\n        {probe}")
+    probe = "with torch.no_grad():\n            flow.module.embed(x)"
+    check("ddp-forward-bypassed", text.format(probe=probe))
+
+
+ADAPTED = """
+import torch
+from torch import nn
+
+
+class Adapted(nn.Module):
+    def __init__(self, base):
+        super().__init__()
+        self.base = base
+        self.low = nn.Parameter(torch.zeros(4, 4))
+
+    def forward(self, x):
+        return self.base(x) + x @ self.low
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.proj = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.proj(x)
+
+
+def train(loader):
+    model = Model()
+    {before}
+    optimizer = torch.optim.Adam(model.parameters())
+    {after}
+    for x, y in loader:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+"""
+
+
+def test_an_adapter_around_a_layer_that_the_optimizer_has() -> None:
+    rule, put = "optimizer-misses-parameters", "model.proj = Adapted(model.proj)"
+    check(rule, ADAPTED.format(before="pass", after=put + "  # here"))
+    check(rule, ADAPTED.format(before=put, after="pass"))
+    check(rule, ADAPTED.format(before="pass", after="model.proj = torch.compile(model.proj)"))
+
+
+@pytest.mark.parametrize(
+    ("owner", "made"),
+    [("fabric", "Fabric()"), ("accelerator", "Accelerator()")],
+)
+def test_a_prepared_optimizer_that_the_script_does_not_step(owner: str, made: str) -> None:
+    text = f"""
+        import torch
+        from accelerate import Accelerator
+        from lightning.fabric import Fabric
+        from torch import nn
+
+
+        def train(loader):
+            {owner} = {made}
+            body, head = nn.Linear(8, 8), nn.Linear(8, 4)
+            one, two = torch.optim.Adam(body.parameters()), torch.optim.Adam(head.parameters())
+            body, one = {owner}.{"setup" if owner == "fabric" else "prepare"}(body, one)
+            head, two = {owner}.{"setup" if owner == "fabric" else "prepare"}(head, two)
+            for x, y in loader:
+                one.zero_grad()
+                two.zero_grad()
+                {owner}.backward(nn.functional.cross_entropy(head(body(x)), y))  # here
+                one.step()
+    """
+    check("missing-step", text)
+    both = text.replace("  # here", "").replace("one.step()", "one.step()\n                two.step()")
+    check("missing-step", both)
+
+
+def test_the_loss_of_a_model_of_transformers_is_a_mean() -> None:
+    text = """
+        import torch
+        from transformers import AutoModelForCausalLM
+
+
+        def train(loader, window):
+            model = AutoModelForCausalLM.from_pretrained("gpt2").cuda()
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for i, batch in enumerate(loader):
+                loss = model(**batch).loss{divided}
+                loss.backward(){here}
+                if (i + 1) % window == 0 or i + 1 == len(loader):
+                    optimizer.step()
+                    optimizer.zero_grad()
+    """
+    check("unscaled-accumulation", text.format(divided="", here="  # here"))
+    check("unscaled-accumulation", text.format(divided=" / window", here=""))
+
+
+def test_a_length_times_a_count_that_nobody_passes_counts_batches() -> None:
+    text = """
+        import torch
+        from torch import nn
+
+
+        def train(model, loader, epochs):
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=epochs * len(loader))
+            for epoch in range(epochs):
+                for x, y in loader:
+                    optimizer.zero_grad()
+                    nn.functional.mse_loss(model(x), y).backward()
+                    optimizer.step()
+                    {often}
+                {rarely}
+    """
+    rule = "scheduler-wrong-cadence"
+    check(rule, text.format(often="pass", rarely="schedule.step()  # here"))
+    check(rule, text.format(often="schedule.step()", rarely="pass"))

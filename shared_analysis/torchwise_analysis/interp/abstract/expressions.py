@@ -461,7 +461,10 @@ def _operate(m: Machine, op: str, left: va.Value, right: va.Value, node: nd.Node
         (isinstance(v, va.Const) and v.counter) or (isinstance(v, va.Unknown) and v.varies)
         for v in (left, right)
     )
-    is_number = moving and data is not None and _scalar_like(m, data)
+    is_count = op == "*" and any(
+        isinstance(v, va.Unknown) and (v.symbol or "")[:4] == "len(" for v in (left, right)
+    )
+    is_number = (moving or is_count) and data is not None and _scalar_like(m, data)
     if data is not None and data.kind is va.Kind.OPAQUE and "options" not in data.traits and not is_number:
         return data
     symbols = (_symbol(left), _symbol(right))
