@@ -733,11 +733,11 @@ class PowBack:
         x = saved[0]
         upper = lower = None
         if self.input_needs:
+            # one expression in C++: what it makes on the way lives until its end
             power = w.like(gradient if x is None else x, "pow")
             scaled = w.like(power, "mul")
-            del power
             upper = elementwise(w, "mul", gradient.dtype, gradient, scaled)
-            del scaled
+            del power, scaled
         if self.exponent_needs:
             logarithm = w.like(gradient, "log")
             product = w.like(gradient, "mul")

@@ -174,6 +174,52 @@ def test_a_stream_has_no_length_and_needs_none() -> None:
     assert estimate(STREAM).plan["micro_batch"].value == 16
 
 
+PACKED = """
+import torch
+from datasets import load_dataset
+from torch.utils.data import DataLoader, IterableDataset
+from transformers import GPT2Tokenizer
+
+class Packed(IterableDataset):
+    def __init__(self, tokenizer, data, length):
+        self.tokenizer, self.data, self.length = tokenizer, data, length
+    def __iter__(self):
+        rows = iter(self.data)
+        while True:
+            buffer, size = [], 0
+            while size < 16 * self.length:
+                try:
+                    buffer.append(next(rows)["content"])
+                    size += len(buffer[-1])
+                except StopIteration:
+                    rows = iter(self.data)
+            ids = []
+            for one in self.tokenizer(buffer)["input_ids"]:
+                EXTEND
+            for i in range(0, len(ids), self.length):
+                part = ids[i:i + self.length]
+                if len(part) == self.length:
+                    yield torch.tensor(part)
+
+tokenizer = GPT2Tokenizer.from_pretrained("gpt2")
+data = load_dataset("codeparrot/codeparrot-clean-train", split="train")
+loader = DataLoader(Packed(tokenizer, data, 768), batch_size=3)
+model = torch.nn.Sequential(torch.nn.Embedding(50257, 64), torch.nn.Linear(64, 64)).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for batch in loader:
+    model(batch.cuda()).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize("extend", ["ids.extend(one + [0])", "ids += one + [0]", "ids.extend(one)"])
+def test_texts_that_are_packed_to_one_length(extend: str) -> None:
+    found = estimate(PACKED.replace("EXTEND", extend))
+    assert found.plan["micro_batch"].value == 3
+    assert found.plan["seq_len"].value == 768
+
+
 CONFIGURED = """
 import os
 import torch

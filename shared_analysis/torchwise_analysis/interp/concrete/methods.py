@@ -218,12 +218,7 @@ def _extend(it: Interpreter, receiver: Value, args: list[Value], keywords: dict[
         if not it.module_depth:
             it.mark_open(target, args[0].why)
         return None
-    reason = it.open_reason(args[0])
-    if reason:
-        it.mark_open(target, reason)
-    added = operators.bounded_list(it, it.iterate(args.pop()))
-    _room(it, target, len(added))
-    target.extend(added)
+    operators.extend(it, target, args.pop())
     return None
 
 

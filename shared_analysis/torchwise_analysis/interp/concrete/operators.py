@@ -256,10 +256,7 @@ def in_place(it: Interpreter, op: str, left: Value, right: Value) -> Value:
         return it.library.call_method(it, left, _TENSOR_IN_PLACE[op], [scalar(it, right)], {})
     if isinstance(left, list) and op == "+" and not isinstance(right, (Unknown, Symbol)):
         mine = cast("list[Value]", left)
-        added = bounded_list(it, it.iterate(right))
-        if len(mine) + len(added) > constants.MAX_ITEMS:
-            raise Stopped("a list grows without bound", it.origin())
-        mine.extend(added)
+        extend(it, mine, right)
         return mine
     if isinstance(left, set) and op == "|" and isinstance(right, (set, frozenset)):
         left |= cast("set[Value]", right)
@@ -275,6 +272,26 @@ def in_place(it: Interpreter, op: str, left: Value, right: Value) -> Value:
     if native is not MISSING:
         return native
     return binary(it, op, left, right)
+
+
+def extend(it: Interpreter, target: list[Value], source: Value) -> None:
+    """`list.extend`; of a source whose length is not known, one element stands for all."""
+    reason = source.doubt if isinstance(source, Iter) else it.open_reason(source)
+    if isinstance(source, Instance) and source.payload is None and source.cls.find("__len__") is not MISSING:
+        length = it.length(source)
+        if isinstance(length, (Symbol, Unknown)) and source.cls.find("__getitem__") is not MISSING:
+            it.mark_open(target, length.why)
+            target.append(it.get_item(source, 0))
+            return
+    doubts = it.doubts
+    added = bounded_list(it, it.iterate(source))
+    if it.doubts > doubts:
+        reason = reason or it.uncertain_why
+    if reason and not it.module_depth:
+        it.mark_open(target, reason)
+    if len(target) + len(added) > constants.MAX_ITEMS:
+        raise Stopped("a list grows without bound", it.origin())
+    target.extend(added)
 
 
 def unary(it: Interpreter, op: str, operand: Value) -> Value:

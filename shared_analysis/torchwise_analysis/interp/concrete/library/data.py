@@ -231,11 +231,11 @@ def batches(it: Interpreter, receiver: Instance) -> Iterator[Value]:
     elif size is not None:
         it.library.met.setdefault("micro_batch", (size, cast("None", attributes.get("_origin"))))
     source = attributes.get("dataset")
-    if isinstance(source, Instance) and source.cls.find("__len__") is MISSING:
-        # a stream: it ends when it ends
-        count: Value = Symbol("the number of batches")
-    else:
-        count = _loader_length(it, [receiver], {})
+    if isinstance(source, Instance) and source.cls.find("__getitem__") is MISSING:
+        for sample in it.iterate(source):
+            yield _batch_of(it, receiver, size, sample)
+        return
+    count = _loader_length(it, [receiver], {})
     for _ in range(count if isinstance(count, int) else MANY):
         yield _batch(it, receiver, size)
 
@@ -246,7 +246,10 @@ def _batch(it: Interpreter, receiver: Instance, size: int | None) -> Value:
         why = source.why if isinstance(source, Unknown) else "the data set"
         origin = source.origin if isinstance(source, Unknown) else None
         return Unknown(f"a batch of {why}", origin or it.origin())
-    sample = sample_of(it, source)
+    return _batch_of(it, receiver, size, sample_of(it, source))
+
+
+def _batch_of(it: Interpreter, receiver: Instance, size: int | None, sample: Value) -> Value:
     if size is None:
         return sample
     # one sample stands for all: collation only looks at shapes

@@ -320,7 +320,7 @@ class Transformers:
         return self._facts[name]
 
     def part_of(self, name: str, folder: str) -> Keywords:
-        """Settings in a folder of a checkpoint of a pipeline: the project's, the cache's, or published ones."""
+        """Settings in a folder of a checkpoint: the project's, the cache's, or published ones."""
         for file in ("config.json", "scheduler_config.json"):
             path = posixpath.join(folder, file)
             content, where = files.read_text(self.it, posixpath.join(name, path)), f"{name}/{path}"
