@@ -22,7 +22,7 @@ from torchwise_analysis.plugins import plugins
 from torchwise_analysis.policy import at_least_confidence
 from torchwise_analysis.settings import Settings, matches_any
 from torchwise_analysis.source.collector import collector_paused
-from torchwise_analysis.together import Caller, Callers, agreed, alone, sorted_by_place
+from torchwise_analysis.together import Caller, Callers, agreed, alone, root_of, sorted_by_place
 from torchwise_memory.report import PlanField
 
 if TYPE_CHECKING:
@@ -511,7 +511,7 @@ def _check_together(
         advance(done)
         memories.append(Memory())
         reports.append(engine.check_quickly(document, stop, memory=memories[-1]))
-    callers = Callers()
+    callers = Callers(root_of(document.path for _, document in documents))
     for (_, document), report in zip(documents, reports, strict=True):
         callers.add(Caller(document.path, report.reached, report.passed))
     return [

@@ -17,7 +17,7 @@ from torchwise_analysis.engine import (
 )
 from torchwise_analysis.findings import Finding, Fix
 from torchwise_analysis.fixes import Repair, SourceFile, apply_plainly, repair
-from torchwise_analysis.together import Caller, Callers
+from torchwise_analysis.together import Caller, Callers, root_of
 
 # A fix in one file may make room for one in another; more rounds than these were never needed.
 _MOST_ROUNDS = 3
@@ -142,7 +142,7 @@ class _Table:
         return reports
 
     def _report(self, one: int, file: SourceFile, changed: dict[int, CheckReport]) -> CheckReport:
-        callers = Callers()
+        callers = Callers(root_of(each.path for each in self.files))
         for other, report in enumerate(self.reports):
             now = changed.get(other, report)
             if other != one:

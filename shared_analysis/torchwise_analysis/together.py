@@ -13,6 +13,7 @@ arguments of a test tell nothing of those of a training.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -36,20 +37,20 @@ class Caller:
     reached: Iterable[FunctionKey]
     passed: Lines
 
-    @property
-    def is_test(self) -> bool:
-        return is_test(self.path)
-
 
 @dataclass(slots=True)
 class Callers:
-    """What is called from where, for all files of a check. Told of each file once, in any order."""
+    """What is called from where, for all files of a check. Told of each file once, in any order.
 
+    root: the folder that all files lie in; what it is called says nothing of them.
+    """
+
+    root: str = ""
     _called: dict[str, set[FunctionKey]] = field(default_factory=dict[str, set[FunctionKey]])
     _passed: dict[str, list[tuple[str, int]]] = field(default_factory=dict[str, list[tuple[str, int]]])
 
     def add(self, caller: Caller) -> None:
-        if caller.is_test:
+        if is_test(caller.path[len(self.root) :] if caller.path.startswith(self.root) else caller.path):
             return
         for key in caller.reached:
             if key[0] != caller.path:
@@ -66,6 +67,15 @@ class Callers:
         """Did a run from another file than `besides` and the place's own execute its statement?"""
         line = place.span.line
         return any(lines >> line & 1 for path, lines in self._passed.get(place.path, ()) if path != besides)
+
+
+def root_of(paths: Iterable[str]) -> str:
+    """The folder that all these files lie in."""
+    folders = {os.path.dirname(path) for path in paths}  # noqa: PTH120 - texts, as they were given
+    try:
+        return os.path.commonpath(folders) if folders else ""
+    except ValueError:  # on different drives
+        return ""
 
 
 def is_test(path: str) -> bool:

@@ -130,6 +130,13 @@ def callers(**passed: Mapping[str, int]) -> Callers:
     return told
 
 
+def test_a_folder_around_all_files_makes_no_tests(tmp_path: Path) -> None:
+    folder = tmp_path / "tests"
+    folder.mkdir()
+    paths = written(folder, {"library.py": LIBRARY, "main.py": CALLER.format(fast=False, rate=0.0)})
+    assert FAULT not in at_once(paths)
+
+
 def test_only_a_statement_that_another_file_executed_is_dropped() -> None:
     alone = [found("helper", 3), found("helper", 5), found("helper", 7)]
     told = callers(main={"helper": 1 << 3 | 1 << 4 | 1 << 6}, other={"other": 1 << 5})

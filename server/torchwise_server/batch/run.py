@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchwise_analysis.engine import with_advice_alone
-from torchwise_analysis.together import Caller, Callers, agreed, best_told
+from torchwise_analysis.together import Caller, Callers, agreed, best_told, root_of
 from torchwise_server.batch.store import Store, digest
 from torchwise_server.batch.work import Answer, Facts, Job, Key, Plan, answered_before, name_of
 
@@ -50,7 +50,7 @@ def check_files(
 
 def callers_among(jobs: Sequence[Job], answers: Sequence[Answer]) -> Callers:
     """What the files call of each other."""
-    callers = Callers()
+    callers = Callers(root_of(job.path for job in jobs))
     for job, answer in zip(jobs, answers, strict=True):
         passed = {path: int(lines, 16) for path, lines in answer.passed}
         callers.add(Caller(job.path, answer.calls, passed))

@@ -381,6 +381,90 @@ def test_memory_is_bounded_and_forgetting_changes_nothing(
     assert fresh(project) == expected
 
 
+# --------------------------------------------------------------------------- files that call each other
+
+LIBRARY = """\
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+class Attention(nn.Module):
+    def __init__(self, fast, rate):
+        super().__init__()
+        self.fast = fast
+        self.rate = rate
+
+    def forward(self, q):
+        if self.fast:
+            return F.scaled_dot_product_attention(q, q, q, dropout_p=self.rate)
+        return F.scaled_dot_product_attention(q, q, q, None, self.rate)
+"""
+CALLER = """\
+import torch
+from library import Attention
+
+net = Attention({fast}, 0.0)
+net.eval()
+net(torch.randn(1, 2, 3))
+"""
+
+
+@pytest.fixture
+def calling(tmp_path: Path) -> Path:
+    """Two statements of the library are faults by themselves; each caller executes one of them, rightly."""
+    folder = tmp_path / "calling"
+    folder.mkdir()
+    (folder / "pyproject.toml").write_text("[project]\nname = 'x'\n")
+    (folder / "a_fast.py").write_text(CALLER.format(fast=True))
+    (folder / "library.py").write_text(LIBRARY)
+    (folder / "z_slow.py").write_text(CALLER.format(fast=False))
+    return folder
+
+
+def lines_of(answers: list[Answer]) -> list[int]:
+    return sorted(finding.place.span.line for answer in answers for finding in answer.findings)
+
+
+@pytest.mark.parametrize(
+    ("left_out", "lines"), [("z_slow.py", [13]), ("a_fast.py", [12]), (None, []), ("both", [12, 13])]
+)
+def test_what_callers_come_by_is_theirs_to_judge(
+    calling: Path, tmp_path: Path, left_out: str | None, lines: list[int]
+) -> None:
+    for name in ("a_fast.py", "z_slow.py") if left_out == "both" else (left_out,):
+        if name is not None:
+            (calling / name).unlink()
+    assert lines_of(fresh(calling)) == lines
+    plan = plan_of(calling, tmp_path / "cache")
+    assert lines_of(run.check_files(jobs_of(calling), plan)) == lines
+    assert run.check_files(jobs_of(calling), plan) == fresh(calling)
+    assert lines_of(run.check_files(jobs_of(calling)[::-1], plan_of(calling))) == lines
+
+
+def test_a_caller_that_changes_changes_what_stands(calling: Path, tmp_path: Path) -> None:
+    plan = plan_of(calling, tmp_path / "cache")
+    assert lines_of(run.check_files(jobs_of(calling), plan)) == []
+    (calling / "z_slow.py").write_text(CALLER.format(fast=True))
+    assert lines_of(run.check_files(jobs_of(calling), plan)) == [13]
+
+
+@pytest.mark.parametrize("of", [1, 2, 3])
+def test_shards_do_not_know_all_callers(
+    calling: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    of: int,
+) -> None:
+    monkeypatch.chdir(calling)
+    files = [str(tmp_path / f"shard-{number}.json") for number in range(1, of + 1)]
+    for number, file in enumerate(files, start=1):
+        assert main(["check", "--no-cache", "--shard", f"{number}/{of}", "--output-file", file]) == 0
+    capsys.readouterr()
+    assert main(["merge", *files, "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["findings"] == []
+
+
 # --------------------------------------------------------------------------- executors, shards
 
 
