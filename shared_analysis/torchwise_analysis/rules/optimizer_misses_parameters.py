@@ -393,9 +393,10 @@ class _Found(NamedTuple):
 
 def detect(trace: Trace) -> Iterator[Hit]:
     built = [event for event in trace.of(OptimizerBuilt) if event.parts is not None]
+    held = _held(trace, built)
     for setting in trace.of(PartSet):
         if isinstance(setting.value, Obj) and setting.how in ("attribute", "add_module", "append", "item"):
-            for optimizer in _missing(trace, built, setting, setting.value):
+            for optimizer in _missing(trace, built, held, setting, setting.value):
                 yield _late_part(trace, optimizer, setting, setting.value)
                 break
     for switch in trace.of(RequiresGrad):
@@ -410,11 +411,11 @@ def detect(trace: Trace) -> Iterator[Hit]:
 
 
 def _missing(
-    trace: Trace, built: list[OptimizerBuilt], setting: PartSet, part: Obj
+    trace: Trace, built: list[OptimizerBuilt], held: _Held, setting: PartSet, part: Obj
 ) -> Iterator[OptimizerBuilt]:
     """Optimizers of the whole that were built before `part` came, when none was built for it."""
     found = [p for p in (part, *trace.parts(part.id)) if _has_own_parameters(trace, p)]
-    new = [p for p in found if not any(_holds(trace, optimizer, p) for optimizer in built)]
+    new = [p for p in found if p.id not in held.parts and held.added.isdisjoint(trace.lineage(p.id))]
     # what wraps an old layer may bring parameters of its own; of layers, one that is held speaks for all
     if len(new) < len(found) and any(p.kind is not Kind.PARAMETER for p in new):
         return
@@ -445,9 +446,20 @@ def _has_own_parameters(trace: Trace, part: Obj) -> bool:
     )
 
 
-def _holds(trace: Trace, optimizer: OptimizerBuilt, part: Obj) -> bool:
-    added = (trace.owns.get(optimizer.optimizer.id) or frozenset()) - (optimizer.owns or frozenset())
-    return part.id in (optimizer.parts or frozenset()) or bool(set(trace.lineage(part.id)) & added)
+class _Held(NamedTuple):
+    """What optimizers were built of, and what they got afterwards."""
+
+    parts: frozenset[int]
+    added: frozenset[int]
+
+
+def _held(trace: Trace, built: list[OptimizerBuilt]) -> _Held:
+    parts: set[int] = set()
+    added: set[int] = set()
+    for optimizer in built:
+        parts |= optimizer.parts or frozenset()
+        added |= (trace.owns.get(optimizer.optimizer.id) or frozenset()) - (optimizer.owns or frozenset())
+    return _Held(frozenset(parts), frozenset(added))
 
 
 def _is_trained_later(trace: Trace, setting: PartSet, new: list[Obj]) -> bool:

@@ -246,9 +246,9 @@ class Trace:
 
     def lineage(self, oid: int) -> tuple[int, ...]:
         """The object and what it is a part of, innermost first."""
-        out = [oid]
-        while out[-1] in self.parents and len(out) < 24 and self.parents[out[-1]] not in out:
-            out.append(self.parents[out[-1]])
+        out, parents = [oid], self.parents
+        while (whole := parents.get(out[-1])) is not None and len(out) < 24 and whole not in out:
+            out.append(whole)
         return tuple(out)
 
     def parts(self, oid: int) -> tuple[Obj, ...]:
