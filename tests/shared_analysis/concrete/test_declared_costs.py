@@ -248,7 +248,7 @@ def test_compiling_reaches_down() -> None:
                 "imports": "from liger_kernel.transformers import apply_liger_kernel_to_llama as patch",
                 "before": "patch()",
             },
-            "Liger",
+            "its text",
         ),
         ({"imports": CONTEXTS + "import other", "call": SELECTIVE.format("other.contexts")}, "not known"),
     ],

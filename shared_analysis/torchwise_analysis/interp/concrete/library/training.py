@@ -206,6 +206,9 @@ def helpers() -> dict[str, Value]:
         "unknown": lambda it, a, k: Unknown(text.text_of(it, a[0]), it.origin()),
         "symbol": lambda it, a, k: Symbol(text.text_of(it, a[0])),
         "is_unknown": lambda it, a, k: isinstance(a[0], (Unknown, Symbol)) or bool(it.open_reason(a[0])),
+        "is_source": lambda it, a, k: (
+            isinstance(a[0], Class) and isinstance(a[0].members.get("forward"), Function)
+        ),
         "is_text": lambda it, a, k: isinstance(a[0], (str, Unknown)),
         "unknown_times": _unknown_times,
         "endless": _endless,
