@@ -369,6 +369,10 @@ def _audio_step(forward: list[str], text: str) -> str | None:
         shape = "mels(config), 3000"
     masked = first == "input_features" and "attention_mask" in forward
     mask = f', attention_mask=torch.ones({BATCH}, 200, dtype=torch.int64, device="cuda")' if masked else ""
+    if "OmniASR" in text:
+        shape, mask = "1, 16000", f', padding_mask=torch.ones({BATCH}, 16000, device="cuda")'
+    if "GraniteSpeech5" in text:  # frames in fours
+        shape = "200, 4 * mels(config)"
     return f"""{_MELS}
 values = torch.rand({BATCH}, {shape}, device="cuda")
 if config.model_type == "audio-spectrogram-transformer":
@@ -407,6 +411,14 @@ def _encoder_decoder_step(forward: list[str], text: str) -> str | None:
 _WAN = "hidden_states=r(1, 16, 2, 32, 32), timestep=t, encoder_hidden_states=r(1, 64, 4096)"
 _IDS_OF_FLUX = "img_ids=torch.zeros(256, {0}, device='cuda'), txt_ids=torch.zeros(64, {0}, device='cuda')"
 _SIZES = ", ".join(f"{name}=r(1, 2)" for name in ("original_size", "target_size", "crop_coords"))
+
+# What a release is told by in its text, and what it takes instead.
+_OLDER = {
+    "UNet1DModel": (("embedding_size=8", "extra_in_channels=64", "extra_in_channels=16"),),
+    "QwenImageTransformer2DModel": (
+        ("txt_seq_lens, device", "img_shapes=", "txt_seq_lens=[64], img_shapes="),
+    ),
+}
 
 # class -> (batch, arguments of the constructor, arguments of forward). `r` makes a random tensor, `ones` a
 # mask, `t` is a timestep for each sample.
@@ -452,8 +464,8 @@ _DIFFUSERS: dict[str, tuple[int, str, str]] = {
     "DiTTransformer2DModel": (2, "num_layers=2", "r(2, 4, 32, 32), t, class_labels=t"),
     "HunyuanDiT2DModel": (
         1,
-        "num_layers=2, sample_size=32, in_channels=4, patch_size=2",
-        "r(1, 4, 32, 32), t, encoder_hidden_states=r(1, 77, 1024), text_embedding_mask=ones(1, 77), "
+        "num_layers=2, sample_size=32, in_channels=4, patch_size=2, hidden_size=1408",
+        "r(1, 4, 32, 32), t.float(), encoder_hidden_states=r(1, 77, 1024), text_embedding_mask=ones(1, 77), "
         "encoder_hidden_states_t5=r(1, 256, 2048), text_embedding_mask_t5=ones(1, 256), "
         "image_meta_size=r(1, 6), style=torch.zeros(1, dtype=torch.long, device='cuda')",
     ),
@@ -501,7 +513,7 @@ _DIFFUSERS: dict[str, tuple[int, str, str]] = {
     ),
     "EasyAnimateTransformer3DModel": (
         1,
-        "num_layers=2",
+        "num_layers=2, in_channels=16, out_channels=16, patch_size=2",
         "r(1, 16, 2, 32, 32), t, encoder_hidden_states=r(1, 64, 3584)",
     ),
     "FluxTransformer2DModel": (
@@ -579,6 +591,9 @@ def ones(*shape):
                 if name not in _DIFFUSERS:
                     continue
                 batch, options, inputs = _DIFFUSERS[name]
+                for older, option, other in _OLDER.get(name, ()):
+                    if older in _text_of(path):
+                        options, inputs = options.replace(option, other), inputs.replace(option, other)
                 imports = f"from diffusers.models.{part}.{path.stem} import {name}\n\n\n{helpers}"
                 step = f't = torch.randint(0, 1000, ({batch},), device="cuda")\noutput = model({inputs})'
                 yield Case(f"diffusers: {group}", name, _script(imports, f"model = {name}({options})", step))

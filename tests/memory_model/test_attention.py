@@ -13,6 +13,7 @@ from torchwise_memory.operators.attention import choose_backend
 from torchwise_memory.runtime import dtypes
 from torchwise_memory.runtime.dtypes import DType
 from torchwise_memory.runtime.errors import Unsupported
+from torchwise_memory.runtime.tensor import Tensor
 
 
 @dataclass(frozen=True)
@@ -124,3 +125,54 @@ def test_more_query_than_key_heads_need_enable_gqa() -> None:
     q, k = kit.tensor(2, 8, 16, 64), kit.tensor(2, 2, 16, 64)
     with pytest.raises(Unsupported, match="enable_gqa"):
         kit.F("scaled_dot_product_attention", q, k, k)
+
+
+def _attended(kit: Kit, apart: bool, weights: bool, batched: bool = True) -> tuple[object, ...]:
+    """The function as models call it that bring their own weights (CLIP's pooling, WavLM, HunyuanDiT)."""
+    query = kit.hidden(50, 2, 64) if batched else kit.hidden(50, 64)
+    bias = kit.T("cat", [kit.parameter(64) for _ in range(3)])
+    own = {f"{name}_proj_weight": kit.parameter(64, 64) for name in "qkv"} if apart else {}
+    packed = None if apart else kit.parameter(192, 64)
+    out = kit.parameter(64, 64), kit.parameter(64)
+    found: tuple[object, ...] = kit.F(
+        "multi_head_attention_forward",
+        *(query, query, query, 64, 4, packed, bias, None, None, False, 0.0, *out),
+        need_weights=weights,
+        use_separate_proj_weight=apart,
+        **own,
+    )
+    return found
+
+
+@pytest.mark.parametrize("apart", [True, False])
+def test_attention_with_weights_of_the_caller(apart: bool) -> None:
+    output, weights = _attended(Kit(), apart, weights=True)
+    assert getattr(output, "shape", None) == (50, 2, 64)
+    assert getattr(weights, "shape", None) == (2, 50, 50)
+    output, weights = _attended(Kit(), apart, weights=False)
+    assert getattr(output, "shape", None) == (50, 2, 64) and weights is None
+    output, weights = _attended(Kit(), apart, weights=True, batched=False)
+    assert getattr(output, "shape", None) == (50, 64)
+    assert getattr(weights, "shape", None) == (50, 50)
+
+
+def test_attention_written_out_keeps_the_shares() -> None:
+    held = []
+    for weights in (True, False):
+        kit = Kit()
+        output, _ = _attended(kit, False, weights)
+        assert isinstance(output, Tensor)
+        held.append(graph_bytes(output))
+    shares = 2 * 4 * 50 * 50 * 4
+    assert held[0] - held[1] > 0.9 * shares, "of each head, which a fused kernel does not keep"
+
+
+def test_a_bias_of_keys_stops_by_name() -> None:
+    kit = Kit()
+    query, bias = kit.hidden(50, 2, 64), kit.parameter(1, 1, 64)
+    packed, out = kit.parameter(192, 64), kit.parameter(64, 64)
+    with pytest.raises(Unsupported, match="bias of keys"):
+        kit.F(
+            "multi_head_attention_forward",
+            *(query, query, query, 64, 4, packed, None, bias, bias, False, 0.0, out, None),
+        )

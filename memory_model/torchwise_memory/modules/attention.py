@@ -6,7 +6,6 @@ they hold less than this path for the length of one layer.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +17,7 @@ from torchwise_memory.modules.native import static
 from torchwise_memory.modules.norm import LayerNorm
 from torchwise_memory.modules.ops import functional, method, torch_function
 from torchwise_memory.modules.simple import DROPOUTS
+from torchwise_memory.operators.multihead import float_mask
 from torchwise_memory.runtime.dtypes import DTYPES
 from torchwise_memory.runtime.errors import Unsupported
 from torchwise_memory.runtime.tensor import Tensor
@@ -97,144 +97,35 @@ class MultiheadAttention(Resettable):
             query = method(w, "transpose", query, 1, 0)
             key = query if same_key else method(w, "transpose", key, 1, 0)
             value = key if same_value else method(w, "transpose", value, 1, 0)
-        if not batched:
-            same_key, same_value = key is query, value is key
-            query = method(w, "unsqueeze", query, 1)
-            key = query if same_key else method(w, "unsqueeze", key, 1)
-            value = key if same_value else method(w, "unsqueeze", value, 1)
-            if key_padding_mask is not None:
-                key_padding_mask = method(w, "unsqueeze", key_padding_mask, 0)
-        output, weights = self._attend(
-            w, query, key, value, key_padding_mask, need_weights, attn_mask, average_attn_weights, is_causal
-        )
-        if swap:
-            output = method(w, "transpose", output, 1, 0)
-        if not batched:
-            output = method(w, "squeeze", output, 1)
-            weights = None if weights is None else method(w, "squeeze", weights, 0)
-        return output, weights
-
-    def _attend(
-        self,
-        w: World,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        key_padding_mask: Tensor | None,
-        need_weights: bool,
-        attn_mask: Tensor | None,
-        average: bool,
-        is_causal: bool,
-    ) -> Any:
-        """`torch.nn.functional.multi_head_attention_forward`; tensors are (length, batch, features)."""
-        target, batch, features = query.shape
-        source = key.shape[0]
-        heads = self.integer("num_heads")
-        head = features // heads
-        if is_causal and key_padding_mask is None and not need_weights:
-            attn_mask = None
-        else:
-            attn_mask = _float_mask(w, attn_mask, query)
-            is_causal = is_causal and key_padding_mask is None
-        key_padding_mask = _float_mask(w, key_padding_mask, query)
-        q, k, v = self._project(w, query, key, value)
-        q = method(w, "transpose", method(w, "view", q, target, batch * heads, head), 0, 1)
-        k = method(w, "transpose", method(w, "view", k, source, batch * heads, head), 0, 1)
-        v = method(w, "transpose", method(w, "view", v, source, batch * heads, head), 0, 1)
-        if attn_mask is not None and attn_mask.ndim == 2:
-            attn_mask = method(w, "unsqueeze", attn_mask, 0)
-        if key_padding_mask is not None:
-            padding = method(w, "view", key_padding_mask, batch, 1, 1, source)
-            padding = method(w, "expand", padding, -1, heads, -1, -1)
-            padding = method(w, "reshape", padding, batch * heads, 1, source)
-            attn_mask = padding if attn_mask is None else torch_function(w, "torch.add", attn_mask, padding)
-            del padding
-        dropout = self.number("dropout") if self.training else 0.0
-        if not need_weights:
-            return self._fused(w, q, k, v, attn_mask, dropout, is_causal, batch), None
-        scaled = torch_function(w, "torch.mul", q, math.sqrt(1.0 / head))
-        if attn_mask is not None:
-            weights = torch_function(w, "torch.baddbmm", attn_mask, scaled, method(w, "transpose", k, -2, -1))
-        else:
-            weights = torch_function(w, "torch.bmm", scaled, method(w, "transpose", k, -2, -1))
-        weights = functional(w, "softmax", weights, -1)
-        if dropout > 0.0:
-            weights = functional(w, "dropout", weights, dropout)
-        output = torch_function(w, "torch.bmm", weights, v)
-        output = method(w, "contiguous", method(w, "transpose", output, 0, 1))
-        output = self._out(w, method(w, "view", output, target * batch, features), target, batch)
-        weights = method(w, "view", weights, batch, heads, target, source)
-        if average:
-            weights = method(w, "mean", weights, 1)
-        return output, weights
-
-    def _fused(
-        self,
-        w: World,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: Tensor | None,
-        dropout: float,
-        causal: bool,
-        batch: int,
-    ) -> Any:
-        heads, target, head, source = q.shape[0] // batch, q.shape[1], q.shape[2], k.shape[1]
-        if mask is not None:
-            if mask.shape[0] == 1 and mask.ndim == 3:
-                mask = method(w, "unsqueeze", mask, 0)
-            else:
-                mask = method(w, "view", mask, batch, heads, -1, source)
-        q = method(w, "view", q, batch, heads, target, head)
-        k = method(w, "view", k, batch, heads, source, head)
-        v = method(w, "view", v, batch, heads, source, head)
-        output = functional(w, "scaled_dot_product_attention", q, k, v, mask, dropout, causal)
-        output = method(w, "contiguous", method(w, "permute", output, 2, 0, 1, 3))
-        return self._out(w, method(w, "view", output, batch * target, heads * head), target, batch)
-
-    def _out(self, w: World, flat: Tensor, target: int, batch: int) -> Any:
         out_proj = self.child("out_proj")
-        flat = functional(w, "linear", flat, out_proj.tensor("weight"), out_proj.parameter("bias"))
-        return method(w, "view", flat, target, batch, flat.shape[1])
-
-    def _project(self, w: World, query: Tensor, key: Tensor, value: Tensor) -> list[Any]:
-        bias = self.parameter("in_proj_bias")
-        features = query.shape[-1]
-        if not self.flag("_qkv_same_embed_dim"):
-            biases = [None] * 3 if bias is None else list(method(w, "chunk", bias, 3))
-            weights = [self.tensor(f"{name}_proj_weight") for name in "qkv"]
-            return [
-                functional(w, "linear", x, weight, b)
-                for x, weight, b in zip((query, key, value), weights, biases, strict=True)
-            ]
-        weight = self.tensor("in_proj_weight")
-        if key is value and query is key:
-            return self._packed(w, query, weight, bias, 3)
-        if key is value:
-            sizes = [features, 2 * features]
-            w_q, w_kv = method(w, "split", weight, sizes)
-            b_q, b_kv = (None, None) if bias is None else method(w, "split", bias, sizes)
-            return [functional(w, "linear", query, w_q, b_q), *self._packed(w, key, w_kv, b_kv, 2)]
-        w_parts = method(w, "chunk", weight, 3)
-        b_parts = (None,) * 3 if bias is None else method(w, "chunk", bias, 3)
-        return [functional(w, "linear", x, w_parts[i], b_parts[i]) for i, x in enumerate((query, key, value))]
-
-    def _packed(self, w: World, x: Tensor, weight: Tensor, bias: Tensor | None, parts: int) -> list[Any]:
-        """One product for several projections, copied so that each part is contiguous."""
-        packed = functional(w, "linear", x, weight, bias)
-        packed = method(w, "unflatten", packed, -1, (parts, x.shape[-1]))
-        packed = method(w, "transpose", method(w, "unsqueeze", packed, 0), 0, -2)
-        packed = method(w, "contiguous", method(w, "squeeze", packed, -2))
-        return [method(w, "__getitem__", packed, i) for i in range(parts)]
-
-
-def _float_mask(w: World, mask: Tensor | None, like: Tensor) -> Tensor | None:
-    """A bool mask becomes an additive one of the query's type."""
-    if mask is None or mask.dtype.is_floating_point:
-        return mask
-    zeros = torch_function(w, "torch.zeros_like", mask, dtype=like.dtype)
-    filled: Tensor = method(w, "masked_fill_", zeros, mask, float("-inf"))
-    return filled
+        output, weights = functional(
+            w,
+            "multi_head_attention_forward",
+            query,
+            key,
+            value,
+            self.integer("embed_dim"),
+            self.integer("num_heads"),
+            self.parameter("in_proj_weight"),
+            self.parameter("in_proj_bias"),
+            None,
+            None,
+            False,
+            self.number("dropout"),
+            out_proj.tensor("weight"),
+            out_proj.parameter("bias"),
+            training=self.training,
+            key_padding_mask=key_padding_mask,
+            need_weights=need_weights,
+            attn_mask=attn_mask,
+            use_separate_proj_weight=not self.flag("_qkv_same_embed_dim"),
+            q_proj_weight=self.parameter("q_proj_weight"),
+            k_proj_weight=self.parameter("k_proj_weight"),
+            v_proj_weight=self.parameter("v_proj_weight"),
+            average_attn_weights=average_attn_weights,
+            is_causal=is_causal,
+        )
+        return (method(w, "transpose", output, 1, 0) if swap else output), weights
 
 
 class _Layer(Module):
@@ -330,8 +221,8 @@ class TransformerEncoderLayer(_Layer):
         src_key_padding_mask: Tensor | None = None,
         is_causal: bool = False,
     ) -> Any:
-        padding = _float_mask(w, src_key_padding_mask, src)
-        mask = _float_mask(w, src_mask, src)
+        padding = float_mask(w, src_key_padding_mask, src)
+        mask = float_mask(w, src_mask, src)
         x = src
         if self.flag("norm_first"):
             x = torch_function(
@@ -484,8 +375,8 @@ class TransformerEncoder(_Stack):
         src_key_padding_mask: Tensor | None = None,
         is_causal: bool | None = None,
     ) -> Any:
-        padding = _float_mask(w, src_key_padding_mask, src)
-        mask = _float_mask(w, mask, src)
+        padding = float_mask(w, src_key_padding_mask, src)
+        mask = float_mask(w, mask, src)
         output = src
         for layer in self.layers():
             options = {"src_mask": mask, "is_causal": bool(is_causal), "src_key_padding_mask": padding}

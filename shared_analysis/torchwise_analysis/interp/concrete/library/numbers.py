@@ -303,6 +303,8 @@ def _mapped(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
 def _product(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
     if isinstance(args[0], Unknown):
         return Symbol(args[0].why)
+    if isinstance(args[0], (int, float)):
+        return args[0]
     result: Value = 1
     for item in it.iterate(args[0]):
         result = operators.binary(it, "*", result, item)
