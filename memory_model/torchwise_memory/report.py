@@ -126,7 +126,8 @@ class GpuVerdict:
     """Whether the peak fits a card; `total_bytes` is what PyTorch sees as total memory.
 
     machine: the cloud machine in place of which the card stands, empty for a card by itself; cards: how many
-    of them it has, below 1 for a slice of one, None where that is not known.
+    of them it has, below 1 for a slice of one, None where that is not known. peak: with this card's kernels,
+    where they are others than those that the estimate tells of.
     """
 
     name: str
@@ -135,6 +136,7 @@ class GpuVerdict:
     verdict: Verdict
     machine: str = ""
     cards: float | None = None
+    peak: Peak | None = None
 
 
 @dataclass(frozen=True, slots=True)

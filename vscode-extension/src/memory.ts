@@ -14,6 +14,8 @@ export interface Gpu {
   readonly words: string;
   readonly bytes: number;
   readonly size: string;
+  /** Its kernels are others than those that all else tells of: what it needs with them. */
+  readonly apart: { readonly bytes: number; readonly size: string; readonly reserved: number } | null;
 }
 
 export interface Purpose {
@@ -108,7 +110,7 @@ export type Words = Readonly<Record<WordKey, string>>;
 
 export type WordKey =
   | 'memoryOf' | 'startedWith' | 'kept' | 'perGpu' | 'loops' | 'fitsTitle' | 'noGpus'
-  | 'chooseGpus' | 'of' | 'free' | 'over' | 'stepTitle' | 'stepHelp'
+  | 'chooseGpus' | 'of' | 'apart' | 'free' | 'over' | 'stepTitle' | 'stepHelp'
   | 'cursor' | 'peakLabel' | 'purpose' | 'atPeak' | 'here' | 'remediesTitle'
   | 'saves' | 'leaves' | 'cost' | 'apply' | 'edit' | 'editOnly' | 'copy' | 'aliveTitle'
   | 'size' | 'what' | 'madeAt' | 'layersTitle' | 'layer' | 'parameters'

@@ -163,6 +163,7 @@ function words(): Words {
     noGpus: t('No GPU is chosen; the bar is what the allocator reserves.'),
     chooseGpus: t('Choose GPUs'),
     of: t('{0} of {1}, {2}'),
+    apart: t('{0}; this card runs other kernels'),
     free: t('{0} left beside what is reserved'),
     over: t('{0} more is reserved than there is'),
     stepTitle: t('One step, operation by operation'),

@@ -53,7 +53,8 @@ exit status:
   2  could not run: bad usage or settings, nothing to read, an internal error
   3  some files got no estimate; the report says what was missing
 
-`torchwise gpus` lists the cards and machines. The first one also decides what depends on the hardware."""
+`torchwise gpus` lists the cards and machines. What depends on the hardware is told
+for the first one; a card that runs other kernels is judged by a run with these."""
 
 _BADNESS = (
     Verdict.FITS,

@@ -243,10 +243,16 @@ def _gpus(estimate: Estimate) -> str:
     return _table(
         ("GPU", "memory", "verdict"),
         [
-            (prose(gpu.title), size(gpu.total_bytes), gpu.verdict.value.replace("-", " "))
+            (prose(gpu.title), size(gpu.total_bytes), gpu.verdict.value.replace("-", " ") + _apart(gpu))
             for gpu in estimate.gpus
         ],
     )
+
+
+def _apart(gpu: GpuVerdict) -> str:
+    """Where the card runs other kernels than those that the rest of the text is about."""
+    peak = None if gpu.peak is None else gpu.peak.allocated
+    return "" if peak is None else f": {size(peak.point)} with its own kernels"
 
 
 def _breakdown(estimate: Estimate) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from torchwise_analysis.findings import Place
 from torchwise_analysis.source.nodes import Span
-from torchwise_memory.report import Estimate, Interval, Moment, Origin, PlanField, Remedy
+from torchwise_memory.report import Estimate, GpuVerdict, Interval, Moment, Origin, PlanField, Remedy
 from torchwise_server.lsp.documents import Estimated, OpenDocument
 from torchwise_server.lsp.markdown import (
     LOOPS,
@@ -136,6 +136,7 @@ def _loop(places: _Places, number: int, estimate: Estimate) -> Json:
                 "words": verdict_word(gpu.verdict),
                 "bytes": gpu.total_bytes,
                 "size": size(gpu.total_bytes),
+                "apart": _apart(gpu),
             }
             for gpu in estimate.gpus
         ],
@@ -171,6 +172,14 @@ def _loop(places: _Places, number: int, estimate: Estimate) -> Json:
         ],
         "assumptions": [one_line(text) for text in estimate.assumptions],
     }
+
+
+def _apart(gpu: GpuVerdict) -> Json | None:
+    """The peaks on a card whose kernels are others than those that everything else tells of."""
+    if gpu.peak is None or gpu.peak.allocated is None or gpu.peak.reserved is None:
+        return None
+    allocated, reserved = gpu.peak.allocated.point, gpu.peak.reserved.point
+    return {"bytes": allocated, "size": size(allocated), "reserved": reserved}
 
 
 def _peak(name: str, source: str, value: Interval | None) -> Json:

@@ -11,6 +11,7 @@ from torchwise_memory.report import (
     GpuVerdict,
     Interval,
     Origin,
+    Peak,
     Phase,
     PlanField,
     Remedy,
@@ -53,6 +54,17 @@ def changed_where(remedy: Remedy, place: Callable[[Origin], str]) -> str:
         places.append("...")
     where = one_line(remedy.options) or ", ".join(places)
     return f"{one_line(remedy.change)} ({where})" if where else one_line(remedy.change)
+
+
+def highest(peak: Peak) -> Interval | None:
+    """What a card must have: as the device counts it where that is known."""
+    return peak.device or peak.reserved
+
+
+def other_kernels(gpu: GpuVerdict) -> str:
+    """Behind a verdict: the peak on a card whose kernels are others than those of the estimate."""
+    peak = None if gpu.peak is None else highest(gpu.peak)
+    return "" if peak is None else f": {size(peak.point)} with its own kernels"
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,17 +160,15 @@ class Facts:
 
     @property
     def cards(self) -> list[CardRow]:
-        peak, _ = largest(self.estimate)
-        return [
-            CardRow(
-                card,
-                named_after_machine(card, card.title),
-                None if peak is None else peak.point / card.total_bytes,
-                size(card.total_bytes),
-                VERDICTS[card.verdict],
+        rows: list[CardRow] = []
+        for card in self.estimate.gpus:
+            peak = highest(card.peak) if card.peak else largest(self.estimate)[0]
+            share = None if peak is None else peak.point / card.total_bytes
+            words = VERDICTS[card.verdict] + other_kernels(card)
+            rows.append(
+                CardRow(card, named_after_machine(card, card.title), share, size(card.total_bytes), words)
             )
-            for card in self.estimate.gpus
-        ]
+        return rows
 
     @property
     def plan(self) -> list[PlanRow]:

@@ -126,6 +126,7 @@ def _gpu(gpu: GpuVerdict) -> dict[str, object]:
         "total_bytes": gpu.total_bytes,
         "verdict": gpu.verdict.value,
         **({"machine": gpu.machine, "cards": gpu.cards} if gpu.machine else {}),
+        **({} if gpu.peak is None else {"peak": peak_as_dict(gpu.peak)}),
     }
 
 

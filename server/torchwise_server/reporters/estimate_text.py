@@ -25,7 +25,12 @@ from torchwise_memory.report import (
     Source,
     Verdict,
 )
-from torchwise_server.reporters.estimate_facts import changed_where, named_after_machine
+from torchwise_server.reporters.estimate_facts import (
+    changed_where,
+    highest,
+    named_after_machine,
+    other_kernels,
+)
 from torchwise_server.reporters.sources import Sources
 from torchwise_server.reporters.words import amount, count, one_line, size, visible
 
@@ -211,9 +216,12 @@ class _Writer:
 
     def _gpus(self, estimate: Estimate) -> Table:
         table = _columns("left", "left", "right", "left", "left")
-        peak = estimate.peak.device or estimate.peak.reserved
+        for column in table.columns[1:4]:
+            column.no_wrap = True  # a bar is one line; names of machines and verdicts may be long
         for gpu in estimate.gpus:
+            peak = highest(gpu.peak or estimate.peak)
             words, style = _VERDICTS[gpu.verdict]
+            words += other_kernels(gpu)
             share = "" if peak is None else f"{peak.point / gpu.total_bytes:.0%}"
             table.add_row(
                 named_after_machine(gpu, gpu.name).replace("×", "×" if self.unicode else "x"),

@@ -30,6 +30,7 @@ from torchwise_memory import hardware
 from torchwise_memory.hardware import Gpu
 from torchwise_memory.report import (
     Estimate,
+    GpuVerdict,
     Interval,
     Kind,
     Origin,
@@ -128,12 +129,21 @@ class _Question:
         change: Change,
         recovers: bool = False,
         project: Project | None = None,
+        sm: int | None = None,
     ) -> Facts:
         fuel = STATEMENT_FUEL if self.is_asked_for(start) else LAUNCH_FUEL
         if self.literals:
             change = replace(change, literals={**self.literals, **change.literals})
         facts = run_script(
-            start, project or self.project, self.sm, choices, change, self.stop, self.stated, recovers, fuel
+            start,
+            project or self.project,
+            sm or self.sm,
+            choices,
+            change,
+            self.stop,
+            self.stated,
+            recovers,
+            fuel,
         )
         self.steps += facts.steps
         if project is not None:
@@ -192,9 +202,11 @@ class _Question:
         facts.plan = {
             name: replace(field, why=shortened(field.why, self.project)) for name, field in facts.plan.items()
         }
+        elsewhere = self._with_other_kernels(start)
         estimates: list[Estimate] = []
         for measured in chosen:
             estimate = _answer(measured, facts, others, self.cards, notes, facts.processes)
+            estimate = replace(estimate, gpus=_judged_apart(estimate, measured, elsewhere, self.cards))
             wants = self.request.with_remedies and self.is_asked_for(start)
             if wants and measured.kind is Kind.TRAINING and not self.has_enough():
                 remedies = remedies_of(measured, facts, self.runner(start, facts.processes))
@@ -202,6 +214,16 @@ class _Question:
             launch = None if start.launch is None else shown(start.launch)
             estimates.append(replace(estimate, launch=launch, gpus_used=facts.processes))
         return estimates
+
+    def _with_other_kernels(self, start: Start) -> dict[int, Facts]:
+        """By compute capability, the same start on cards that run other kernels than the first one."""
+        capabilities = {_kernels(card.sm): card.sm for card in self.cards if card.sm}
+        capabilities.pop(_kernels(self.sm), None)
+        runs = {}
+        for sm in capabilities.values():
+            if not self.has_enough():
+                runs[sm] = self.run(start, {}, Change(), sm=sm)
+        return runs
 
     def runner(self, start: Start, processes: int) -> Runner:
         """How remedies are tried: on the start with other literals, named changes, or edited texts."""
@@ -295,6 +317,32 @@ def _cards(names: tuple[str, ...]) -> tuple[list[Gpu], list[str]]:
         except LookupError:
             unknown.append(name)
     return cards, unknown
+
+
+def _kernels(sm: int) -> tuple[bool, bool, bool]:
+    """What decides which attention runs; cards that agree need the same memory but for megabytes."""
+    return sm >= 50, sm >= 75, sm >= 80
+
+
+def _judged_apart(
+    estimate: Estimate, measured: Measured, runs: dict[int, Facts], cards: list[Gpu]
+) -> tuple[GpuVerdict, ...]:
+    """The verdicts, those of cards with other kernels by a run with these."""
+    by_kernels = {_kernels(sm): facts for sm, facts in runs.items()}
+    judged: list[GpuVerdict] = []
+    for card, given in zip(cards, estimate.gpus, strict=True):
+        facts = by_kernels.get(_kernels(card.sm)) if card.sm else None
+        if facts is None:
+            judged.append(given)
+            continue
+        same = [m for m in facts.measured if m.origin == measured.origin and m.kind is measured.kind]
+        if not same:
+            judged.append(verdict(None, None, card))
+            continue
+        there = _answer(same[0], facts, [], [card], [], facts.processes)
+        is_other = same[0].peak_allocated != measured.peak_allocated
+        judged.append(replace(there.gpus[0], peak=there.peak if is_other else None))
+    return tuple(judged)
 
 
 def _chosen(facts: Facts) -> list[Measured]:

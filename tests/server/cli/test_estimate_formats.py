@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
 
+import jsonschema  # type: ignore[import-untyped]
 import pytest
 from scripts.step_picture import PICTURE, picture
 from tests.server.cli.conftest import Cli, _estimate
@@ -17,7 +19,9 @@ from tests.server.cli.test_check import write
 
 from torchwise_server.cli import main
 
-EXAMPLES = Path(__file__).parents[3] / "examples"
+ROOT = Path(__file__).parents[3]
+EXAMPLES = ROOT / "examples"
+SCHEMA = ROOT / "server/torchwise_server/schemas/estimate.schema.json"
 HOSTILE = "<script>alert(1)</script>\"'&`|@team.py".replace("/", "∕")
 VOID = {"meta", "link", "br", "img", "hr", "input"}
 PASSIVE = {
@@ -104,6 +108,26 @@ def test_the_step_can_stand_alone_as_a_picture(page: str) -> None:
         assert "var(" not in text and "url(" not in text
         words = {each.text for each in drawn.iter() if each.tag.endswith("}text")}
         assert {"forward", "backward", "between", "optimizer"} <= words
+
+
+def test_a_card_with_kernels_of_its_own_says_what_it_needs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(EXAMPLES)
+    schema = json.loads(SCHEMA.read_text("utf-8"))
+    for form, said in {
+        "json": '"peak"',
+        "text": "fits: 25.6 GiB with its own",
+        "markdown": "fits: 25.6 GiB with its own kernels",
+        "html": "fits: 25.6 GiB with its own kernels",
+    }.items():
+        assert main(["estimate", "train_gpt.py", "--gpu", "t4", "--gpu", "a100-80gb", "--format", form]) == 0
+        printed = capsys.readouterr().out
+        assert said in printed
+        if form == "json":
+            jsonschema.validate(json.loads(printed), schema)
+            t4, a100 = json.loads(printed)["estimates"][0]["gpus"]
+            assert "peak" not in t4 and a100["peak"]["device"]["point"] < a100["total_bytes"]
 
 
 def test_the_step_is_drawn(page: str) -> None:

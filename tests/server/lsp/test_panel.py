@@ -39,6 +39,7 @@ async def test_the_panel_says_what_the_estimate_knows(editor: Editor, tmp_path: 
     assert [row["name"] for row in loop["peaks"]] == ["allocated", "reserved", "on the card"]
     assert loop["gpus"][0] | {"bytes": 0} == {
         "title": "RTX 4090", "verdict": "fits", "words": "fits", "bytes": 0, "size": "24.0 GiB",
+        "apart": None,
     }  # fmt: skip
     assert loop["purposes"][0] == {"name": "Weights", "bytes": 1 << 30, "size": "1.00 GiB"}
     assert [moment["phase"] for moment in loop["timeline"]] == [

@@ -139,9 +139,12 @@ function gpus(loop: Loop): Child[] {
     return [h('p', { class: 'quiet' }, word('noGpus'), ' ', choice), bar(loop.purposes, total, reserved, reserved, '')];
   }
   const rows = loop.gpus.map((gpu) => {
-    const rest = gpu.bytes - reserved;
-    const share = `${((100 * total) / gpu.bytes).toFixed(total > gpu.bytes ? 0 : 1)} %`;
-    const said = word('of', loop.peak ?? '?', gpu.size, share);
+    const taken = gpu.apart?.reserved ?? reserved;
+    const needed = gpu.apart?.bytes ?? total;
+    const rest = gpu.bytes - taken;
+    const share = `${((100 * needed) / gpu.bytes).toFixed(needed > gpu.bytes ? 0 : 1)} %`;
+    const plain = word('of', gpu.apart?.size ?? loop.peak ?? '?', gpu.size, share);
+    const said = gpu.apart ? word('apart', plain) : plain;
     const left = rest >= 0 ? word('free', size(rest)) : word('over', size(-rest));
     return h(
       'li',
@@ -153,7 +156,7 @@ function gpus(loop: Loop): Child[] {
         h('span', { class: `verdict ${gpu.verdict}` }, gpu.words),
         h('span', { class: 'quiet' }, `${said} · ${left}`),
       ),
-      bar(loop.purposes, total, reserved, gpu.bytes, `${gpu.title}: ${gpu.words}. ${said}. ${left}`),
+      bar(gpu.apart ? [] : loop.purposes, gpu.apart ? 0 : total, taken, gpu.bytes, `${gpu.title}: ${gpu.words}. ${said}. ${left}`),
     );
   });
   return [h('ul', { class: 'gpus' }, ...rows), h('p', {}, choice)];
