@@ -219,7 +219,7 @@ class _Question:
         """By compute capability, the same start on cards that run other kernels than the first one."""
         capabilities = {_kernels(card.sm): card.sm for card in self.cards if card.sm}
         capabilities.pop(_kernels(self.sm), None)
-        runs = {}
+        runs: dict[int, Facts] = {}
         for sm in capabilities.values():
             if not self.has_enough():
                 runs[sm] = self.run(start, {}, Change(), sm=sm)
