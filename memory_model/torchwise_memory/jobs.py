@@ -634,8 +634,6 @@ def _seq2seq_job(workload: Workload, facts: _Facts, config: Mapping[str, Any], c
     fields = dict(config)
     kind = str(fields.pop("model_type"))
     beside, trained = _beside(workload, facts, choices)
-    if workload.task not in ("train", "load"):
-        raise Unsupported(f"task {workload.task!r}", "generation is modelled for decoders only")
     length = workload.seq_len or _length_of(workload.assumption)
     if kind == "whisper":
         # the encoder always reads thirty seconds: 3000 frames
@@ -654,12 +652,13 @@ def _seq2seq_job(workload: Workload, facts: _Facts, config: Mapping[str, Any], c
         kind,
         fields,
         "eager" if eager else "sdpa",
-        workload.micro_batch or 1,
+        (workload.micro_batch or 1) * (workload.beams or 1),
         source,
         target,
         _checkpointing(workload, choices) == "full" if workload.task == "train" else False,
         beside=beside,
         compute=facts.weights,
+        generated=0 if workload.task in ("train", "load") else (workload.new_tokens or target),
     )
     job = Job(
         subject,

@@ -7,6 +7,7 @@ from math import lcm
 
 from torchwise_memory.adapting import places_called
 from torchwise_memory.families.adapted import adapt
+from torchwise_memory.families.base import Config
 from torchwise_memory.families.decoder import Decoder, DecoderShape, Style
 from torchwise_memory.families.detection import Detector
 from torchwise_memory.families.projections import Adapter, Projections, PromptShape, Quantised
@@ -147,7 +148,11 @@ class TokenClassifier:
 
 @dataclass(frozen=True, slots=True)
 class EncoderDecoder:
-    """An encoder-decoder of transformers under its language-modelling loss; every layer is run."""
+    """An encoder-decoder of transformers; every layer is run.
+
+    generated: 0 under the loss of `target` labels; else the token that is the last of so many is computed,
+    with keys and values of all of them and of the source at hand.
+    """
 
     kind: str
     config: dict[str, object]
@@ -158,6 +163,7 @@ class EncoderDecoder:
     checkpointing: bool = False
     beside: Beside = PLAIN
     compute: DType = float32
+    generated: int = 0
 
     @property
     def layers(self) -> int:
@@ -174,7 +180,21 @@ class EncoderDecoder:
             model.gradient_checkpointing_enable(w, {"use_reentrant": False})
             if self.beside.adapter is not None:
                 model.enable_input_require_grads(w)
+        if self.generated:
+            size = self._cached_values(config) * self.compute.itemsize
+            model.fields["cache"] = w.new((size,), uint8, "key/value cache", kind=StorageKind.BUFFERS)
         return model.to(w, "cuda")
+
+    def _cached_values(self, config: Config) -> int:
+        """Elements of the keys and values of the text so far and of the source, in every decoder layer."""
+        if self.kind in ("t5", "mt5"):
+            layers = config.lookup("num_decoder_layers") or config.integer("num_layers")
+            width = config.integer("num_heads") * config.integer("d_kv")
+        else:
+            layers, width = config.integer("decoder_layers"), config.integer("d_model")
+        assert isinstance(layers, int)
+        source = self.source // 2 if self.kind == "whisper" else self.source
+        return 2 * layers * width * self.batch * (self.generated + source)
 
     def blocks(self, model: Module) -> list[Module]:
         from torchwise_memory.families.base import Block
@@ -182,8 +202,13 @@ class EncoderDecoder:
         return [module for _, module in model.walk() if isinstance(module, Block)]
 
     def run(self, w: World, model: Module) -> Tensor:
-        labels = w.new((self.batch, self.target), int64, "labels", kind=StorageKind.INPUT)
-        given: dict[str, object] = {"labels": labels}
+        given: dict[str, object] = {}
+        if self.generated:
+            given["decoder_input_ids"] = w.new((self.batch, 1), int64, "token", kind=StorageKind.INPUT)
+            given["use_cache"] = False
+        else:
+            shape: tuple[int, ...] = (self.batch, self.target)
+            given["labels"] = w.new(shape, int64, "labels", kind=StorageKind.INPUT)
         if self.kind == "whisper":
             mels = self.config.get("num_mel_bins", 80)
             assert isinstance(mels, int)
@@ -192,9 +217,9 @@ class EncoderDecoder:
         else:
             given["input_ids"] = w.new((self.batch, self.source), int64, "tokens", kind=StorageKind.INPUT)
         outputs = call(w, model, (), given)
-        loss = outputs.lookup("loss")  # type: ignore[attr-defined]
-        assert isinstance(loss, Tensor)
-        return loss
+        result = outputs.lookup("logits" if self.generated else "loss")  # type: ignore[attr-defined]
+        assert isinstance(result, Tensor)
+        return result
 
 
 @dataclass(frozen=True, slots=True)

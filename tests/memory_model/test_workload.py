@@ -434,3 +434,18 @@ ALTERNATING: dict[str, Any] = {
 def test_layers_of_several_kinds_repeat(config: dict[str, Any], change: dict[str, Any]) -> None:
     workload = replace(BASE, config=config, **change)
     assert simulated(workload).allocated == simulated(workload, shallow=False).allocated
+
+
+@pytest.mark.parametrize(
+    "model", ["t5-small", "bart-base", "whisper-tiny", "facebook/nllb-200-distilled-600M"]
+)
+def test_encoder_decoders_generate_with_a_cache(model: str) -> None:
+    base = replace(BASE, config=None, model=model, task="generate", micro_batch=4, seq_len=128)
+    one, two = run(replace(base, new_tokens=64)), run(replace(base, new_tokens=512))
+    training = run(replace(base, task="train"))
+    assert one.peak.allocated is not None and two.peak.allocated is not None
+    assert training.peak.allocated is not None
+    assert one.peak.allocated.point < two.peak.allocated.point < training.peak.allocated.point
+    beams = run(replace(base, new_tokens=64, beams=4))
+    assert beams.peak.allocated is not None
+    assert beams.peak.allocated.point > one.peak.allocated.point
