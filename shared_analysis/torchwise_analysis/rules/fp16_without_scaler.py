@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from torchwise_analysis.findings import Evidence, Fix, Place, Safety, Severity
 from torchwise_analysis.fixes import SourceFile
 from torchwise_analysis.interp.abstract.events import ApiCall, Backward, Forward, ScalerUpdate
-from torchwise_analysis.interp.abstract.trace import Trace
+from torchwise_analysis.interp.abstract.trace import Pass, Trace
 from torchwise_analysis.interp.abstract.values import Const, Kind
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
 from torchwise_analysis.rules._reading import distinct, doubt, grade
@@ -229,7 +229,7 @@ def detect(trace: Trace) -> Iterator[Hit]:
             continue
         if backward.loss.scaled or any(f.op == "*" for f in backward.loss.factors):
             continue
-        low = [f for f in _forwards(trace, backward) if _is_float16(f, on_cuda)]
+        low = [f for f in _forwards(trace, backward) if _is_float16(trace.passes[f.pass_], on_cuda)]
         if low:
             yield _hit(backward, low[0], _autocast_around(low[0], autocasts))
 
@@ -240,9 +240,10 @@ def _forwards(trace: Trace, backward: Backward) -> Iterator[Forward]:
             yield trace.passes[p].forward
 
 
-def _is_float16(forward: Forward, on_cuda: bool) -> bool:
-    kind = forward.scene.autocast
-    return kind in ("float16", "half") or (kind == "default" and on_cuda)
+def _is_float16(pass_: Pass, on_cuda: bool) -> bool:
+    """Does some part of it run in float16? A forward may switch autocast on by itself."""
+    kinds = {pass_.forward.scene.autocast, *pass_.autocasts}
+    return bool(kinds & {"float16", "half"}) or ("default" in kinds and on_cuda)
 
 
 def _is_on(call: ApiCall) -> bool:

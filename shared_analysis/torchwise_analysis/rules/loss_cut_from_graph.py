@@ -225,7 +225,7 @@ def detect(trace: Trace) -> Iterator[Hit]:
         cut = one.loss.cut if one.loss is not None and not one.loss.passes else None
         if cut is None or cut.how not in _TAKEN_OUT or one.how in ("autograd.grad", "functional"):
             continue
-        lost = [f for f in forwards_of(trace, cut.passes) if _should_train(trace, f)]
+        lost = [f for f in forwards_of(trace, cut.passes) if should_train(trace, f)]
         if lost:
             yield _hit(one, cut, lost[0])
 
@@ -270,7 +270,7 @@ def _dead_hit(one: Backward, cut: Cut, loss: LossCall, forward: Forward) -> Hit:
     )
 
 
-def _should_train(trace: Trace, forward: Forward) -> bool:
+def should_train(trace: Trace, forward: Forward) -> bool:
     """Does an optimizer that steps own the module, and does nothing else train it?"""
     lineage = set(trace.lineage(forward.module.id))
     is_owned = any(

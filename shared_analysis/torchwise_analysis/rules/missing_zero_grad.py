@@ -283,7 +283,7 @@ def detect(trace: Trace) -> Iterator[Hit]:
             continue
         if one.loops and one.loops[-1].loop.is_call and one.optimizer.id in trace.cleared:
             continue  # a sibling method clears it between two calls that we do not see
-        site = min((place for atom in stale for place, _ in atom.sites), key=_position)
+        site = _site(trace, one, {place for atom in stale for place, _ in atom.sites})
         name = called(one.optimizer, "the optimizer")
         yield Hit(
             site,
@@ -299,6 +299,15 @@ def detect(trace: Trace) -> Iterator[Hit]:
             frozenset({("optimizer", one.optimizer.id)}),
             _Found(one, _has_window(stale)),
         )
+
+
+def _site(trace: Trace, one: Step, places: set[Place]) -> Place:
+    """The first backward of the window; the last before the step where any may have reached its weights."""
+    if len(places) > 1 and trace.owns.get(one.optimizer.id) is None:
+        before = [b for b in trace.backwards if b.order < one.order and b.place in places]
+        if before:
+            return before[-1].place
+    return min(places, key=_position)
 
 
 def _position(place: Place) -> tuple[str, Span]:

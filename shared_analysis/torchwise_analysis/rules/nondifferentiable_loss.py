@@ -11,6 +11,7 @@ from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.interp.abstract.values import Cut
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
 from torchwise_analysis.rules._reading import distinct, forwards_of, grade, step
+from torchwise_analysis.rules.loss_cut_from_graph import should_train
 
 WRONG = """
 import torch
@@ -194,19 +195,24 @@ def detect(trace: Trace) -> Iterator[Hit]:
                     losses[value.cut] = event
         elif event.how == "tensor" and event.loss is not None:
             cut = event.loss.cut
-            if cut is not None and not event.loss.passes and cut in losses:
+            if cut is None or event.loss.passes:
+                continue
+            if cut in losses:
                 yield _hit(trace, event, cut, losses[cut])
+            elif cut.how in _DISCRETE and any(should_train(trace, f) for f in forwards_of(trace, cut.passes)):
+                yield _hit(trace, event, cut, None)  # a loss of the project's own
 
 
-def _hit(trace: Trace, one: Backward, cut: Cut, loss: LossCall) -> Hit:
+def _hit(trace: Trace, one: Backward, cut: Cut, loss: LossCall | None) -> Hit:
+    place = cut.place if loss is None else loss.place
     return Hit(
-        loss.place,
+        place,
         Severity.ERROR,
         _confidence(trace, cut),
         f"the loss depends on the model only through {cut.how}, which has no gradient: backward reaches no "
         "weight. Use scores or probabilities.",
         distinct(_chain(trace, one, cut, loss)),
-        frozenset({("loss", loss.place)}),
+        frozenset({("loss", place)}),
         cut,
     )
 
@@ -215,11 +221,12 @@ def _confidence(trace: Trace, cut: Cut) -> Confidence:
     return grade(int(any(forward.belief for forward in forwards_of(trace, cut.passes))))
 
 
-def _chain(trace: Trace, one: Backward, cut: Cut, loss: LossCall) -> Iterator[Evidence]:
+def _chain(trace: Trace, one: Backward, cut: Cut, loss: LossCall | None) -> Iterator[Evidence]:
     for forward in forwards_of(trace, cut.passes)[:1]:
         yield from step(forward.place, "this forward makes a graph")
     yield Evidence(cut.place, f"{cut.how} ends it")
-    yield Evidence(loss.place, "the loss gets nothing else of the model")
+    if loss is not None:
+        yield Evidence(loss.place, "the loss gets nothing else of the model")
     yield from step(one.place, "backward runs on the result")
 
 

@@ -10,7 +10,7 @@ from torchwise_analysis.interp.abstract.events import ApiCall, LoaderBuilt
 from torchwise_analysis.interp.abstract.static import walk
 from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.interp.abstract.values import Const, Function, Obj
-from torchwise_analysis.rules._datasets import header_of, method_of, words_of
+from torchwise_analysis.rules._datasets import Method, header_of, method_of, words_of
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
 from torchwise_analysis.rules._reading import distinct
 from torchwise_analysis.source import nodes
@@ -305,11 +305,13 @@ def _copied_generators(trace: Trace, built: LoaderBuilt, dataset: Obj) -> Iterat
     words = words_of(item.node)
     if "get_worker_info" in words or "seed" in words or "manual_seed" in words:
         return
+    below = [node for node in walk(item.node) if isinstance(node, nodes.Attribute)]
+    kept = {node.attr for node in below if _is_own(node, item)}
     for node in walk(init.node):
         if not isinstance(node, nodes.Assign) or len(node.targets) != 1:
             continue
         target = node.targets[0]
-        if not isinstance(target, nodes.Attribute) or target.attr not in words:
+        if not isinstance(target, nodes.Attribute) or target.attr not in kept:
             continue
         place = trace.place(init.owner.path, node.value.span.shifted(init.line))
         if any(c.place.span == place.span and c.place.path == place.path for c in trace.api(*_GENERATORS)):
@@ -325,6 +327,12 @@ def _copied_generators(trace: Trace, built: LoaderBuilt, dataset: Obj) -> Iterat
                 ),
                 built,
             )
+
+
+def _is_own(node: nodes.Attribute, method: Method) -> bool:
+    """`self.rng`, not the attribute of something else nor a name that is alike."""
+    params = method.node.params
+    return isinstance(node.value, nodes.Name) and bool(params) and node.value.id == params[0].name
 
 
 def _hit(place: Place, message: str, links: tuple[Evidence, ...], built: LoaderBuilt) -> Hit:

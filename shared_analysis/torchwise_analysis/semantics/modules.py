@@ -252,6 +252,8 @@ def forward(
     pass_ = m.start_pass(inner, call.node, call.arguments, through, belief, grad, wrapped, bypassed)
     m.passes[pass_].modules.update((obj.id, inner.id))
     m.passes[pass_].inputs |= m.passes_of(values)
+    if m.scopes.autocast is not None:
+        m.passes[pass_].autocasts.add(m.scopes.autocast)
     before, scopes = m.forward, m.scopes
     if top:
         m.forward = (inner, pass_)
@@ -469,9 +471,13 @@ def renewed(m: Machine, form: Form, pass_: int, values: tuple[va.Value, ...], no
             m.state.set(("open", out.id), True)
         return out
     if isinstance(form, va.Tensor):
-        return m.attach(
+        out = m.attach(
             pass_, values, node, activation=form.activation, reduction=form.reduction, shape=form.shape
         )
+        if form.cut is None or form.passes:
+            return out
+        # the run that was followed lost the graph, and so does this one
+        return replace(out, passes=frozenset(), cut=form.cut._replace(passes=out.passes))
     return form
 
 

@@ -669,3 +669,108 @@ def test_a_length_times_a_count_that_nobody_passes_counts_batches() -> None:
     rule = "scheduler-wrong-cadence"
     check(rule, text.format(often="pass", rarely="schedule.step()  # here"))
     check(rule, text.format(often="schedule.step()", rarely="pass"))
+
+
+INSIDE = """
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(3, 3)
+
+    {decorator}
+    def forward(self, x):
+        with torch.autocast("cuda", enabled={enabled}, dtype=torch.{inner}):
+            return self.body(x)
+
+
+def train(loader):
+    net = Net().cuda()
+    opt = torch.optim.SGD(net.parameters(), 0.01)
+    for x, y in loader:
+        loss = nn.functional.mse_loss(net(x.cuda()).float(), y.cuda())
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("decorator", "enabled", "inner", "is_found"),
+    [
+        ("# plain", "True", "float16", True),
+        ("# plain", "True", "bfloat16", False),
+        ("# plain", "False", "float16", False),
+        ('@torch.autocast("cuda", dtype=torch.float16)', "True", "float16", True),
+        ('@torch.autocast("cuda", dtype=torch.bfloat16)', "True", "bfloat16", False),
+    ],
+)
+def test_a_forward_that_switches_autocast_on(
+    decorator: str, enabled: str, inner: str, is_found: bool
+) -> None:
+    text = INSIDE.format(decorator=decorator, enabled=enabled, inner=inner)
+    at = decorator if decorator.startswith("@") else "loss.backward()"
+    check("fp16-without-scaler", text.replace(at, f"{at}  # here") if is_found else text)
+
+
+HARD = """
+import torch
+from torch import nn
+
+
+def overlap(logits, target):
+    p = torch.sigmoid(logits)
+    {hard}
+    return 1 - (p * target).sum() / (p + target).sum()
+
+
+def train(loader):
+    net = nn.Conv2d(3, 1, 3)
+    opt = torch.optim.SGD(net.parameters(), 0.01)
+    for x, mask in loader:
+        loss = overlap(net(x), mask).requires_grad_()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+"""
+
+
+@pytest.mark.parametrize("hard", ["p = (p > 0.5).float()", "p = p.round()", "p = torch.round(p)"])
+def test_a_loss_of_the_project_that_only_sees_decisions(hard: str) -> None:
+    check("nondifferentiable-loss", HARD.format(hard=hard + "  # here"))
+
+
+@pytest.mark.parametrize("hard", ["pass", "p = (p > 0.5).float() + p - p.detach()", "p = p.clamp(0.1, 0.9)"])
+def test_a_loss_of_the_project_that_sees_probabilities(hard: str) -> None:
+    check("nondifferentiable-loss", HARD.format(hard=hard))
+
+
+@pytest.mark.parametrize(("used", "is_found"), [("self.rng", True), ("random.Random(index)", False)])
+def test_a_generator_that_is_kept_and_not_drawn_from(used: str, is_found: bool) -> None:
+    check(
+        "worker-rng-duplicated",
+        f"""
+        import random
+        from torch.utils.data import DataLoader, Dataset
+
+
+        class Pairs(Dataset):
+            def __init__(self, rows):
+                self.rows = rows
+                self.rng = random.Random(7)  {"# here" if is_found else ""}
+
+            def __len__(self):
+                return len(self.rows)
+
+            def __getitem__(self, index):
+                rng = {used}
+                return self.rows[index], self.rows[rng.randrange(len(self.rows))]
+
+
+        def loader(rows):
+            return DataLoader(Pairs(rows), batch_size=8, shuffle=True, num_workers=4)
+        """,
+    )

@@ -49,7 +49,8 @@ class Pass:
     """A forward pass. `modules`: ids of every module and parameter it ran (filled while it runs).
 
     `inputs`: earlier passes whose graph flowed in, also later through layers. `loss_only`: started by
-    a loss on data without graph, so no model of ours is known to be behind it.
+    a loss on data without graph, so no model of ours is known to be behind it. `autocasts`: the types that
+    parts of it ran under, also where the forward itself switches autocast on.
     """
 
     id: int
@@ -57,6 +58,7 @@ class Pass:
     modules: set[int] = field(default_factory=set[int])
     inputs: set[int] = field(default_factory=set[int])
     loss_only: bool = False
+    autocasts: set[str] = field(default_factory=set[str])
 
     @property
     def loops(self) -> LoopPath:
