@@ -471,13 +471,13 @@ def renewed(m: Machine, form: Form, pass_: int, values: tuple[va.Value, ...], no
             m.state.set(("open", out.id), True)
         return out
     if isinstance(form, va.Tensor):
-        out = m.attach(
+        tensor = m.attach(
             pass_, values, node, activation=form.activation, reduction=form.reduction, shape=form.shape
         )
         if form.cut is None or form.passes:
-            return out
+            return tensor
         # the run that was followed lost the graph, and so does this one
-        return replace(out, passes=frozenset(), cut=form.cut._replace(passes=out.passes))
+        return replace(tensor, passes=frozenset(), cut=form.cut._replace(passes=tensor.passes))
     return form
 
 

@@ -1211,7 +1211,7 @@ def test_a_mode_that_settings_ask_for_is_not_sure(asks: str, depends: bool) -> N
     check("eval-in-train-mode", ASKING.format(asks=asks, end="  # here" if depends else ""))
 
 
-CHOSEN = """
+MODE_OF_ONE = """
 import torch
 from torch import nn
 
@@ -1245,4 +1245,4 @@ def measure(config, loader):
     [("Noisy()", True), ("Noisy() if config.noisy else Plain()", False), ("Plain()", False)],
 )
 def test_of_several_models_all_have_to_depend_on_the_mode(made: str, is_sure: bool) -> None:
-    check("eval-in-train-mode", CHOSEN.format(made=made, end="  # here" if is_sure else ""))
+    check("eval-in-train-mode", MODE_OF_ONE.format(made=made, end="  # here" if is_sure else ""))
