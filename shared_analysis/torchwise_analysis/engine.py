@@ -22,7 +22,15 @@ from torchwise_analysis.plugins import plugins
 from torchwise_analysis.policy import at_least_confidence
 from torchwise_analysis.settings import Settings, matches_any
 from torchwise_analysis.source.collector import collector_paused
-from torchwise_analysis.together import Caller, Callers, agreed, alone, root_of, sorted_by_place
+from torchwise_analysis.together import (
+    Caller,
+    Callers,
+    agreed,
+    alone,
+    root_of,
+    sorted_by_place,
+    standing,
+)
 from torchwise_memory.report import PlanField
 
 if TYPE_CHECKING:
@@ -511,40 +519,56 @@ def _check_together(
         advance(done)
         memories.append(Memory())
         reports.append(engine.check_quickly(document, stop, memory=memories[-1]))
-    callers = Callers(root_of(document.path for _, document in documents))
+    first = Callers(root_of(document.path for _, document in documents))
     for (_, document), report in zip(documents, reports, strict=True):
-        callers.add(Caller(document.path, report.reached, report.passed))
-    return [
-        _among(engine, document, report, callers, stop, memory)
+        first.add(Caller(document.path, report.reached, report.passed))
+    again = [
+        _again(engine, document, report, first.into(document.path), stop, memory)
         for (engine, document), report, memory in zip(documents, reports, memories, strict=True)
+    ]
+    files = [
+        Caller(document.path, report.reached, report.passed, report.findings)
+        for (_, document), report in zip(documents, again, strict=True)
+    ]
+    by_itself = [None if other is one else one.findings for one, other in zip(reports, again, strict=True)]
+    return [
+        _standing(one, other, findings)
+        for one, other, findings in zip(reports, again, standing(files, by_itself), strict=True)
     ]
 
 
 def check_among(engine: Engine, document: Analysable, callers: Callers, stop: Stop = never) -> CheckReport:
     """Check a file whose callers are known, its fixes not yet verified."""
-    return _among(engine, document, engine.check_quickly(document, stop), callers, stop)
+    first = engine.check_quickly(document, stop)
+    again = _again(engine, document, first, callers.into(document.path), stop)
+    findings = agreed(document.path, first.findings, again.findings, callers)
+    return _standing(first, again, findings)
 
 
-def _among(
+def _again(
     engine: Engine,
     document: Analysable,
     first: CheckReport,
-    callers: Callers,
+    elsewhere: frozenset[FunctionKey],
     stop: Stop,
     memory: Memory | None = None,
 ) -> CheckReport:
-    """What stands of the report on a file by itself."""
-    elsewhere = callers.into(document.path)
+    """The report with functions that others call not run on unknown arguments; `first`, if there are none."""
     if not elsewhere or first.is_stopped:
         return first
     again = engine.check_quickly(document, stop, elsewhere, memory)
-    findings = agreed(document.path, first.findings, again.findings, callers)
+    # who calls whom was settled by the first reports
+    return replace(again, reached=first.reached, passed=first.passed)
+
+
+def _standing(first: CheckReport, again: CheckReport, findings: tuple[Finding, ...]) -> CheckReport:
+    """The report on a file whose callers are known, with what stands of its findings."""
+    if again is first:
+        return first
     only = set(alone(first.findings, again.findings))
     return replace(
         again,
         findings=findings,
-        reached=first.reached,
-        passed=first.passed,
         by_itself=first.findings,
         only_by_itself=tuple(finding for finding in findings if finding in only),
     )

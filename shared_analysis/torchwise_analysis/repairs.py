@@ -146,7 +146,7 @@ class _Table:
         for other, report in enumerate(self.reports):
             now = changed.get(other, report)
             if other != one:
-                callers.add(Caller(self.files[other].path, now.reached, now.passed))
+                callers.add(Caller(self.files[other].path, now.reached, now.passed, now.findings))
         return check_among(self.jobs[one].engine, file, callers, self.stop)
 
     def _substitute(self, path: str, text: str) -> None:

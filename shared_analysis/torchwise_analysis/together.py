@@ -4,8 +4,9 @@ A file by itself runs each function that nobody in it calls on arguments that no
 file calls the function, its arguments are seen there. So a finding of a file by itself stands in a check of
 many files
 
-* if it is found without these runs, too; or
-* if no run from another file executed the statement that it is placed at: then nobody knows better.
+* if it is found without these runs, too;
+* or if it is found from another file as well, and proven less there (a run that came there was cut short);
+* or if no run from another file executed the statement that it is placed at: then nobody knows better.
 
 Nothing else is said: a check of many files never says what no file by itself does. A test is no caller: the
 arguments of a test tell nothing of those of a training.
@@ -16,7 +17,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torchwise_analysis.findings import Finding, Place
 from torchwise_analysis.policy import at_least_confidence
@@ -31,11 +32,13 @@ _TESTS = re.compile(r"(^|[\\/])(tests?|testing)[\\/]|(^|[\\/])(test_[^\\/]*|[^\\
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """What the runs of one file did in others. path: of the file; passed: statements they executed."""
+    """What the runs of one file did in others. path: of the file; passed: statements they executed. told:
+    what is found from it, functions that others call not run on unknown arguments."""
 
     path: str
     reached: Iterable[FunctionKey]
     passed: Lines
+    told: Iterable[Finding] = ()
 
 
 @dataclass(slots=True)
@@ -48,6 +51,9 @@ class Callers:
     root: str = ""
     _called: dict[str, set[FunctionKey]] = field(default_factory=dict[str, set[FunctionKey]])
     _passed: dict[str, list[tuple[str, int]]] = field(default_factory=dict[str, list[tuple[str, int]]])
+    _told: dict[tuple[str, Place], list[tuple[str, Finding]]] = field(
+        default_factory=dict[tuple[str, Place], list[tuple[str, Finding]]]
+    )
 
     def add(self, caller: Caller) -> None:
         if is_test(caller.path[len(self.root) :] if caller.path.startswith(self.root) else caller.path):
@@ -58,15 +64,22 @@ class Callers:
         for path, lines in caller.passed.items():
             if path != caller.path:
                 self._passed.setdefault(path, []).append((caller.path, lines))
+        for finding in caller.told:
+            if finding.place.path != caller.path:
+                self._told.setdefault(_key(finding), []).append((caller.path, finding))
 
     def into(self, path: str) -> frozenset[FunctionKey]:
         """The functions of a file that others call."""
         return frozenset(self._called.get(path, ()))
 
-    def pass_by(self, place: Place, besides: str) -> bool:
-        """Did a run from another file than `besides` and the place's own execute its statement?"""
-        line = place.span.line
-        return any(lines >> line & 1 for path, lines in self._passed.get(place.path, ()) if path != besides)
+    def know_better(self, finding: Finding, path: str) -> bool:
+        """Did a run from another file than `path` and the finding's own execute the statement that it is
+        placed at, and was it not found from there, or proven as well?"""
+        told = [one for caller, one in self._told.get(_key(finding), ()) if caller != path]
+        if told:
+            return not all(_is_better(finding, one) for one in told)
+        line, passed = finding.place.span.line, self._passed.get(finding.place.path, ())
+        return any(lines >> line & 1 for caller, lines in passed if caller != path)
 
 
 def root_of(paths: Iterable[str]) -> str:
@@ -96,8 +109,27 @@ def agreed(
     call being run on unknown arguments; graded by what their callers know."""
     shown = {_key(finding) for finding in by_itself}
     found = [finding for finding in with_callers if _key(finding) in shown]
-    found += [one for one in alone(by_itself, with_callers) if not callers.pass_by(one.place, path)]
+    found += [one for one in alone(by_itself, with_callers) if not callers.know_better(one, path)]
     return sorted_by_place(found)
+
+
+def standing(
+    files: Sequence[Caller], by_itself: Sequence[Sequence[Finding] | None]
+) -> list[tuple[Finding, ...]]:
+    """What stands of the findings of all files. by_itself: what each shows when called functions are run on
+    unknown arguments, too; None where no file calls it, and `told` is all that it shows."""
+    root = root_of(file.path for file in files)
+    found = [tuple(file.told) for file in files]
+    with_callers = list(found)
+    for _ in range(2):  # what stands of one file may be told from another one, which it stands in, too
+        callers = Callers(root)
+        for file, told in zip(files, found, strict=True):
+            callers.add(replace(file, told=told))
+        found = [
+            known if own is None else agreed(file.path, own, known, callers)
+            for file, own, known in zip(files, by_itself, with_callers, strict=True)
+        ]
+    return found
 
 
 def best_told(files: Iterable[Iterable[Finding]]) -> list[tuple[int, Finding]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -150,6 +151,16 @@ def test_a_file_does_not_speak_against_itself() -> None:
     assert agreed("helper", in_third, [], told) == tuple(in_third)
     told.add(Caller("main", [], {"third": 1 << 3}))
     assert agreed("helper", in_third, [], told) == ()
+
+
+def test_what_callers_prove_less_keeps_its_own_grade() -> None:
+    alone = [found("helper", 3)]
+    told = Callers()
+    less = replace(alone[0], confidence=Confidence.POSSIBLE)
+    told.add(Caller("main", [], {"helper": 1 << 3}, [less]))
+    assert agreed("helper", alone, [], told) == tuple(alone)
+    told.add(Caller("other", [], {"helper": 1 << 3}, alone))
+    assert agreed("helper", alone, [], told) == ()  # it is told from there
 
 
 def test_nothing_is_said_that_no_file_says_by_itself() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchwise_analysis.engine import with_advice_alone
-from torchwise_analysis.together import Caller, Callers, agreed, best_told, root_of
+from torchwise_analysis.together import Caller, Callers, best_told, root_of, standing
 from torchwise_server.batch.store import Store, digest
 from torchwise_server.batch.work import Answer, Facts, Job, Key, Plan, answered_before, name_of
 
@@ -51,24 +51,29 @@ def check_files(
 def callers_among(jobs: Sequence[Job], answers: Sequence[Answer]) -> Callers:
     """What the files call of each other."""
     callers = Callers(root_of(job.path for job in jobs))
-    for job, answer in zip(jobs, answers, strict=True):
-        passed = {path: int(lines, 16) for path, lines in answer.passed}
-        callers.add(Caller(job.path, answer.calls, passed))
+    for caller in _callers(jobs, answers):
+        callers.add(caller)
     return callers
+
+
+def _callers(jobs: Sequence[Job], answers: Sequence[Answer]) -> list[Caller]:
+    return [
+        Caller(
+            job.path,
+            answer.calls,
+            {path: int(lines, 16) for path, lines in answer.passed},
+            answer.findings,
+        )
+        for job, answer in zip(jobs, answers, strict=True)
+    ]
 
 
 def _settled(jobs: Sequence[Job], answers: Sequence[Answer]) -> list[Answer]:
     """The answers with those findings that stand, now that all callers are known."""
-    callers = callers_among(jobs, answers)
+    found = standing(_callers(jobs, answers), [answer.by_itself for answer in answers])
     return [
-        answer
-        if answer.by_itself is None
-        else replace(
-            answer,
-            findings=agreed(job.path, answer.by_itself, answer.findings, callers),
-            by_itself=None,
-        )
-        for job, answer in zip(jobs, answers, strict=True)
+        answer if answer.by_itself is None else replace(answer, findings=findings, by_itself=None)
+        for answer, findings in zip(answers, found, strict=True)
     ]
 
 
