@@ -191,6 +191,14 @@ def _of_size(name: str) -> Gpu | None:
     )
 
 
+def kernels(sm: int | None) -> tuple[bool, bool, bool] | None:
+    """What of a compute capability decides which attention runs; None where none is known.
+
+    Cards that agree need the same memory but for some megabytes (operators/attention.py).
+    """
+    return None if sm is None else (sm >= 50, sm >= 75, sm >= 80)
+
+
 def instance(name: str) -> Instance | None:
     """The cloud machine of that name, None if there is none."""
     return _instances_by_key().get(_squash(name))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torchwise_memory.report import Estimate, Kind, Origin, PlanField, Remedy, Source, Verdict
+from torchwise_memory.report import Estimate, GpuVerdict, Kind, Origin, PlanField, Remedy, Source, Verdict
 from torchwise_server.cli import Exit, UsageError
 from torchwise_server.cli.given import QUANTISED, trained_beside, with_machines
 from torchwise_server.cli.output import complain, say
@@ -181,9 +182,28 @@ def _estimate(
         breakdown=dict(answered.breakdown),
         alive=(),
         assumptions=(*(f"releases: {where}" for _, where in _releases().values()), *answered.assumptions),
-        gpus=tuple(answered.fits(card, workload.gpus) for card in cards),
+        gpus=tuple(_verdicts(workload, answered, cards)),
         gpus_used=workload.gpus,
     )
+
+
+def _verdicts(workload: Workload, answered: Answer, cards: list[Gpu]) -> Iterator[GpuVerdict]:
+    """For each card, by a run of its own where it runs other kernels than the first one."""
+    from torchwise_memory.hardware import kernels
+    from torchwise_memory.verdict import device_peak
+    from torchwise_memory.workload import run
+
+    runs: dict[object, Answer] = {kernels(card.sm): answered for card in cards[:1]}
+    for card in cards:
+        key = kernels(card.sm)
+        if key is not None and key not in runs:
+            runs[key] = run(replace(workload, gpu=card.name))
+        there = runs.get(key, answered)
+        judged = there.fits(card, workload.gpus)
+        if there.peak.allocated != answered.peak.allocated:
+            device = device_peak(there.peak.reserved, card, workload.gpus)
+            judged = replace(judged, peak=replace(there.peak, device=device))
+        yield judged
 
 
 def _remedies(workload: Workload, card: Gpu) -> tuple[Remedy, ...]:

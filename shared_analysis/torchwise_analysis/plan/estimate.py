@@ -217,8 +217,8 @@ class _Question:
 
     def _with_other_kernels(self, start: Start) -> dict[int, Facts]:
         """By compute capability, the same start on cards that run other kernels than the first one."""
-        capabilities = {_kernels(card.sm): card.sm for card in self.cards if card.sm}
-        capabilities.pop(_kernels(self.sm), None)
+        capabilities = {hardware.kernels(card.sm): card.sm for card in self.cards if card.sm}
+        capabilities.pop(hardware.kernels(self.sm), None)
         runs: dict[int, Facts] = {}
         for sm in capabilities.values():
             if not self.has_enough():
@@ -319,19 +319,14 @@ def _cards(names: tuple[str, ...]) -> tuple[list[Gpu], list[str]]:
     return cards, unknown
 
 
-def _kernels(sm: int) -> tuple[bool, bool, bool]:
-    """What decides which attention runs; cards that agree need the same memory but for megabytes."""
-    return sm >= 50, sm >= 75, sm >= 80
-
-
 def _judged_apart(
     estimate: Estimate, measured: Measured, runs: dict[int, Facts], cards: list[Gpu]
 ) -> tuple[GpuVerdict, ...]:
     """The verdicts, those of cards with other kernels by a run with these."""
-    by_kernels = {_kernels(sm): facts for sm, facts in runs.items()}
+    by_kernels = {hardware.kernels(sm): facts for sm, facts in runs.items()}
     judged: list[GpuVerdict] = []
     for card, given in zip(cards, estimate.gpus, strict=True):
-        facts = by_kernels.get(_kernels(card.sm)) if card.sm else None
+        facts = by_kernels.get(hardware.kernels(card.sm))
         if facts is None:
             judged.append(given)
             continue
