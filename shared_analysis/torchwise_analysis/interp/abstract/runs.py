@@ -37,6 +37,8 @@ from torchwise_analysis.source import nodes as nd
 # Tables with nodes in their keys.
 _BY_NODE = ("_loops",)
 _MOST_COMPARED = 2_000  # events
+# Results of a part that are kept besides the present one.
+_MOST_EARLIER = 2
 
 # Facts that each entry sets anew or that only mean something within one run.
 _PASSING = frozenset(["mode", "grad", "freed", "version", "autograd", "stepped", "lambda"])
@@ -158,7 +160,8 @@ class _Plan:
 class Memory:
     """What the runs of one file leave for its next text.
 
-    ran: names of what had to be run for the last one. recall: for a file under edit, what its rules found.
+    ran: names of what had to be run for the last one. earlier: results that held before edits, which may be
+    undone. recall: for a file under edit, what its rules found.
     """
 
     project: Project | None = None
@@ -167,6 +170,9 @@ class Memory:
     source: Source = field(default_factory=Source)
     relevance: Relevance | None = None
     results: dict[tuple[str, int], Result] = field(default_factory=dict[tuple[str, int], Result])
+    earlier: dict[tuple[str, int], tuple[Result, ...]] = field(
+        default_factory=dict[tuple[str, int], tuple[Result, ...]]
+    )
     ran: list[str] = field(default_factory=list[str])
     last: _Last | None = None
     plan: _Plan | None = None
@@ -181,6 +187,7 @@ class Memory:
         change = self.source.take(module)
         if change is Change.MODULE or self._is_elsewhere_changed(project):
             self.results.clear()
+            self.earlier.clear()
             self.plan = None
             self.relevance = None
             self.last = None
@@ -192,6 +199,7 @@ class Memory:
         """Remember nothing."""
         self.project, self.source, self.relevance, self.last = None, Source(), None, None
         self.results.clear()
+        self.earlier.clear()
         self.plan = None
 
     def _is_elsewhere_changed(self, project: Project) -> bool:
@@ -488,6 +496,10 @@ class FileRun:
         known = self._memory.results.get(key)
         if known is not None and self._holds(known, base, given, share):
             return known
+        for one in self._memory.earlier.get(key, ()):
+            if self._holds(one, base, given, share):
+                self._put_back(key, one)
+                return one
         relevance = self._memory.relevance
         assert relevance is not None
         m = Machine(
@@ -507,11 +519,24 @@ class FileRun:
         m.cap, m.events_left, m.aborted = share, limits.events - self._events, dict(self._aborted)
         self._memory.ran.append(key[0])
         run(m)
-        result = self._memory.results[key] = self._kept(m, base, given, share)
+        result = self._kept(m, base, given, share)
         if known is not None and known.base is base and known.content.is_like(result.content):
             known.content.take_nodes(result.content)
             result.content = known.content
+            self._memory.results[key] = result
+        else:
+            self._put_back(key, result)
         return result
+
+    def _put_back(self, key: tuple[str, int], result: Result) -> None:
+        """Make this the present result; that so far becomes an earlier one, if an undone edit may need it."""
+        memory = self._memory
+        known = memory.results.get(key)
+        memory.results[key] = result
+        if memory.recall is None or known is None:  # nobody edits
+            return
+        others = (one for one in memory.earlier.get(key, ()) if one is not result)
+        memory.earlier[key] = (known, *others)[:_MOST_EARLIER]
 
     def _kept(self, m: Machine, base: Base | None, given: tuple[object, ...], share: int) -> Result:
         end = Base.of(m)

@@ -22,6 +22,8 @@ from torchwise_analysis.interp.abstract.values import Code
 from torchwise_analysis.source import nodes as nd
 
 _NO_SPAN = nd.Span(0, 0, 0, 0)
+# Versions of a body before the present one that are known again.
+_MOST_EARLIER = 2
 # Blocks that no unit stands on any more, before all units get new ones.
 _MOST_LEFT_BLOCKS = 2_000
 
@@ -96,7 +98,7 @@ class Source:
         old = self.units
         head, tail = _common_ends(old, new)
         before, after = old[head : len(old) - tail], new[head : len(new) - tail]
-        edits = _edits(before, after, self._rows)
+        edits = _edits(before, after, self._rows, self.codes)
         if is_first or edits is None:
             change = Change.MODULE
             self.codes.clear()
@@ -124,7 +126,7 @@ class Source:
         new = _keyed(module, rows)
         head, tail = _common_ends(self.units, new)
         middle = self.units[head : len(self.units) - tail]
-        return bool(self.units) and _edits(middle, new[head : len(new) - tail], rows) is not None
+        return bool(self.units) and _edits(middle, new[head : len(new) - tail], rows, self.codes) is not None
 
     # ------------------------------------------------------------------ making and moving
 
@@ -168,21 +170,28 @@ class Source:
     def _count_up(self, changed: _Changed) -> None:
         code = self.codes.pop((id(changed.old), changed.old_line), None)
         if code is not None:
+            if not changed.is_same:
+                before = (code.node, code.line, code.version)
+                known = (one for one in code.earlier if one[2] != changed.version)
+                is_function = isinstance(code.node, nd.FunctionDef)
+                code.earlier = (before, *known)[:_MOST_EARLIER] if is_function else ()
+                code.latest += changed.version is None
+                code.version = code.latest if changed.version is None else changed.version
             code.node, code.line = changed.new, changed.new_line
-            code.version += not changed.is_same
             self.codes[id(changed.new), changed.new_line] = code
             self.edited.add(code)
 
 
 @dataclass(frozen=True, slots=True)
 class _Changed:
-    """is_same: it does what it did."""
+    """is_same: it does what it did. version: the earlier one that it is again."""
 
     old: nd.Stmt
     old_line: int
     new: nd.Stmt
     new_line: int
     is_same: bool = False
+    version: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,27 +220,27 @@ class _Part:
 
 
 def _edits(
-    before: Sequence[Unit], after: Sequence[tuple[str, nd.Placed]], rows: Sequence[int]
+    before: Sequence[Unit], after: Sequence[tuple[str, nd.Placed]], rows: Sequence[int], codes: _Codes
 ) -> list[_Edit] | None:
     """What makes these units those of this source; None when more than bodies changed."""
     if len(before) != len(after):
         return None
     edits: list[_Edit] = []
     for unit, (key, placed) in zip(before, after, strict=True):
-        edit = _edit(unit, key, placed, rows)
+        edit = _edit(unit, key, placed, rows, codes)
         if edit is None:
             return None
         edits.append(edit)
     return edits
 
 
-def _edit(unit: Unit, key: str, placed: nd.Placed, rows: Sequence[int]) -> _Edit | None:
+def _edit(unit: Unit, key: str, placed: nd.Placed, rows: Sequence[int], codes: _Codes) -> _Edit | None:
     """What makes the unit one of this source; None when more than bodies changed."""
     old = unit.placed
     if len(old.body) != len(placed.body):
         return None
     start = old.line
-    comparison = _Comparison(placed.line, rows, iter(unit.blocks[1:]), [Block(start, 0)])
+    comparison = _Comparison(placed.line, rows, codes, iter(unit.blocks[1:]), [Block(start, 0)])
     body: list[nd.Stmt] = []
     moved: list[tuple[int, int]] = []
     after: nd.Stmt | None
@@ -260,6 +269,7 @@ class _Comparison:
 
     line: int
     rows: Sequence[int]
+    codes: _Codes
     rest: Iterator[Block]
     blocks: list[Block]
     changes: list[_Changed] = field(default_factory=list[_Changed])
@@ -318,17 +328,20 @@ class _Comparison:
             return None
         moved: list[tuple[int, int]] = []
         kept = self.statement(before.body[0], before.line, after.body[0], after.line, moved)
-        if kept is not before.body[0]:
+        if kept is None or kept is after.body[0]:
             return None if kept is None else after
         self.blocks[index] = Block(start, away, part.key, bends_of(moved))
-        return before
+        if kept is before.body[0]:
+            return before
+        return nd.Placed(_NO_SPAN, self.changes[-1].new_line, (kept,), part.key)
 
     def statement(
         self, old: nd.Stmt, old_line: int, new: nd.Stmt, new_line: int, moved: list[tuple[int, int]]
     ) -> nd.Stmt | None:
-        """`old` or `new`, whether they do the same or only the body of the function changed.
+        """`old`, what it was earlier, or `new`: the first that does the same as `new`. None when more than
+        the body of a function changed.
 
-        moved: gets, when it is `old`, how far its statements are from where they were.
+        moved: gets, when it is not `new`, how far its statements are from where they were.
         """
         down = old_line - new_line
         if _alike(old, new, down):
@@ -337,15 +350,30 @@ class _Comparison:
             return None
         if not _same_header(old, new, down):
             return None
-        found: list[tuple[int, int]] = []
-        is_same = _same_names(old.scope, new.scope) and _do_the_same(
-            old.body, old_line, new.body, new_line, found
-        )
-        if is_same and len(set(found)) == len(dict(found)):  # what shared a line still does
-            moved += found
+        if _is_again(old, old_line, new, new_line, moved):
             return old
+        code = self.codes.get((id(old), old_line))
+        for node, line, version in code.earlier if code is not None else ():
+            if _is_again(node, line, new, new_line, moved):
+                self.changes.append(_Changed(old, old_line, node, line, version=version))
+                return cast("nd.FunctionDef", node)
         self.changes.append(_Changed(old, old_line, new, new_line))
         return new
+
+
+def _is_again(
+    old: nd.FunctionDef, old_line: int, new: nd.FunctionDef, new_line: int, moved: list[tuple[int, int]]
+) -> bool:
+    """Does the function do the same?"""
+    if not _same_names(old.scope, new.scope) or not _same_header(old, new, old_line - new_line):
+        return False
+    found: list[tuple[int, int]] = []
+    if not _do_the_same(old.body, old_line, new.body, new_line, found):
+        return False
+    if len(set(found)) != len(dict(found)):  # what shared a line does so no more
+        return False
+    moved += found
+    return True
 
 
 def _do_the_same(
@@ -421,6 +449,7 @@ def _parts(cls: nd.ClassDef, line: int, rows: Sequence[int]) -> Iterator[_Part]:
             yield _Part((member,), line, line + member.span.line, "")
 
 
+_Codes: TypeAlias = "dict[tuple[int, int], Code[Any]]"
 _SaidBy: TypeAlias = "dict[int, tuple[nd.Placed, Said]]"
 
 

@@ -59,11 +59,16 @@ class Code(Generic[Definition]):
 
     The one thing that an edit of a body changes: everything that was made before keeps the code, so
     `version` (counted up by edits) tells whether a result that read it still holds.
+
+    latest: the highest version so far. earlier: the last ones before, with their nodes and lines: an edit
+    that leads back to one makes it the present one.
     """
 
     node: Definition
     line: int
     version: int = 0
+    latest: int = 0
+    earlier: tuple[tuple[Definition, int, int], ...] = ()
 
 
 # --------------------------------------------------------------------------- values

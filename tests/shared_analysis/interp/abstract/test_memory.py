@@ -301,6 +301,38 @@ def test_random_edits_of_examples(text: str, sequence: list[tuple[float, float, 
         editor.check()
 
 
+@settings(max_examples=20, deadline=None)
+@given(st.sampled_from(TEXTS), st.lists(edits(), min_size=1, max_size=4))
+def test_random_edits_are_undone_and_done_again(
+    text: str, sequence: list[tuple[float, float, int, str, float]]
+) -> None:
+    editor = Editor(text)
+    texts = [text]
+    for edit in sequence:
+        apply(editor, edit)
+        editor.check()
+        texts.append(editor.document.text)
+    for wanted in [*texts[-2::-1], *texts[1:]]:
+        change_to(editor, wanted)
+        editor.check()
+
+
+def change_to(editor: Editor, wanted: str) -> None:
+    """One edit that leads to the text `wanted`."""
+    before = editor.document.text
+    start = same_start(before, wanted)
+    same = min(same_start(before[::-1], wanted[::-1]), min(len(before), len(wanted)) - start)
+    end = len(before) - same
+    row, column = before.count("\n", 0, start), start - (before.rfind("\n", 0, start) + 1)
+    last, last_column = before.count("\n", 0, end), end - (before.rfind("\n", 0, end) + 1)
+    editor.document.edit(row, column, last, last_column, wanted[start : len(wanted) - same])
+    assert editor.document.text == wanted
+
+
+def same_start(a: str, b: str) -> int:
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+
+
 @pytest.mark.parametrize("text", TEXTS)
 def test_typing_and_deleting_a_line_everywhere(text: str) -> None:
     editor = Editor(text)
@@ -382,6 +414,34 @@ def test_a_name_given_to_a_variable_that_nobody_reads_runs_nothing() -> None:
     editor.type(editor.line_of("return loss"), len("        return "), "kept, ")
     editor.check()
     assert editor.memory.ran == ["Trainer2"], "somebody reads it"
+
+
+def test_an_edit_that_is_undone_runs_nothing() -> None:
+    editor = Editor(generated(MODULE, LOOP, TRAINER))
+    places = [("history.append", "print(loss); history.append(loss); ", "train1")]
+    places += [("self.losses.append", "self.losses.append(loss); ", "Trainer2")]
+    for statement, typed, part in places:
+        line = editor.line_of(statement)
+        column = editor.document.text.split("\n")[line].index(statement)
+        for _ in range(2):
+            editor.type(line, column, typed)
+            editor.check()
+            assert set(editor.memory.ran) <= {part}
+            editor.document.edit(line, column, line, column + len(typed), "")
+            editor.check()
+            assert editor.memory.ran == []
+        editor.type(line, column, typed)
+        editor.check()
+        assert editor.memory.ran == [], "done again"
+        editor.type(line, 0, "\n")
+        editor.check()
+        editor.document.edit(line + 1, column, line + 1, column + len(typed), "")
+        editor.check()
+        assert editor.memory.ran == [], "undone further down"
+        editor.type(line, 0, "    # a remark\n")
+        editor.type(line + 2, column, "loss.backward(); ")
+        editor.check()
+        assert editor.memory.ran == [part]
 
 
 def test_lines_between_statements_run_nothing() -> None:
