@@ -11,7 +11,7 @@ from torchwise_analysis.engine import Engine, Problem, ProblemKind
 from torchwise_analysis.files import MAX_NOTEBOOK_BYTES, MAX_SOURCE_BYTES, read_regular
 from torchwise_analysis.fixes import SourceFile
 from torchwise_analysis.names.environment import library_folders
-from torchwise_analysis.names.project import Project, project_roots
+from torchwise_analysis.names.project import Project, project_roots, shared_roots
 from torchwise_analysis.settings import Settings
 from torchwise_analysis.source.decode import decode
 from torchwise_analysis.source.lines import split_lines
@@ -82,10 +82,8 @@ class Reader:
         folder = os.path.dirname(path)  # noqa: PTH120
         roots = self._roots.get(folder)
         if roots is None:
-            roots = project_roots(path)
-            roots = self._roots[folder] = (
-                roots[1:] or roots
-            )  # what the file's own package adds, it finds itself
+            # what the file's own package adds, it finds itself
+            roots = self._roots[folder] = shared_roots(path) or project_roots(path)
         key = (roots, settings.site_packages)
         if key not in self._projects:
             libraries = settings.site_packages or library_folders(Path(roots[0]))

@@ -343,7 +343,13 @@ def module_name(path: str) -> str:
 def project_roots(path: str) -> tuple[str, ...]:
     """Folders from which imports of the file `path` resolve: package root, project folder, its `src`."""
     folder = os.path.dirname(os.path.abspath(path))
-    roots = [package_root(folder)]
+    return tuple(dict.fromkeys((package_root(folder), *shared_roots(path))))
+
+
+def shared_roots(path: str) -> tuple[str, ...]:
+    """Of these, the ones that do not hang on the packages the file lies in."""
+    folder = os.path.dirname(os.path.abspath(path))
+    roots: list[str] = []
     parents = (folder, *(str(p) for p in Path(folder).parents))
     for marks in (_PROJECT_MARKS, _WEAKER_MARKS):
         marked = (p for p in parents if any(os.path.exists(os.path.join(p, mark)) for mark in marks))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from torchwise_analysis.names.project import Project, module_name, project_roots
+from torchwise_analysis.names.project import Project, module_name, project_roots, shared_roots
 
 
 @pytest.fixture
@@ -128,3 +128,13 @@ def test_module_names(tree: Path) -> None:
     assert module_name(str(tree / "pkg/sub/deep.py")) == "pkg.sub.deep"
     assert module_name(str(tree / "pkg/__init__.py")) == "pkg"
     assert module_name(str(tree / "train.py")) == "train"
+
+
+def test_a_project_whose_folder_is_a_package_root_keeps_its_folder(tmp_path: Path) -> None:
+    """`src/__init__.py` beside `pyproject.toml`: settings and requirements lie above `src`."""
+    (tmp_path / "src").mkdir()
+    for name in ("pyproject.toml", "src/__init__.py", "src/train.py"):
+        (tmp_path / name).touch()
+    path = str(tmp_path / "src" / "train.py")
+    assert shared_roots(path) == (str(tmp_path), str(tmp_path / "src"))
+    assert project_roots(path) == (str(tmp_path), str(tmp_path / "src"))
