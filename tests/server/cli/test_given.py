@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.server.cli.conftest import Cli
 
 from torchwise_memory.hardware import gpus
 from torchwise_memory.presets import find
@@ -359,10 +358,12 @@ def test_a_description_that_cannot_be_meant(
     assert said in refusal(*words)
 
 
-def test_described_jobs_are_judged_with_the_kernels_of_each_card(cli: Cli) -> None:
-    job = ("estimate", "--model", "gpt2", "--seq-len", "1024", "--batch-size", "16", "--format", "json")
-    (together,) = cli(*job, "--gpu", "t4", "--gpu", "a100-80gb").json()["estimates"]
-    (alone,) = cli(*job, "--gpu", "a100-80gb").json()["estimates"]
+def test_described_jobs_are_judged_with_the_kernels_of_each_card(
+    estimate: Callable[..., dict[str, Any]],
+) -> None:
+    job = ("--model", "gpt2", "--seq-len", "1024", "--batch-size", "16")
+    together = estimate(*job, "--gpu", "t4", "--gpu", "a100-80gb")
+    alone = estimate(*job, "--gpu", "a100-80gb")
     t4, a100 = together["gpus"]
     assert "peak" not in t4
     assert a100["peak"] == alone["peak"]
