@@ -13,11 +13,10 @@ Lines and columns count from 0, columns in code points; reporters add what their
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, TypeAlias
 
-from torchwise_analysis.quick import quicken
+from torchwise_analysis.quick import record
 
 
 class Span(NamedTuple):
@@ -31,10 +30,10 @@ class Span(NamedTuple):
     def shifted(self, lines: int) -> Span:
         """The same span, `lines` further down."""
         line, column, end_line, end_column = self
-        return tuple.__new__(Span, (line + lines, column, end_line + lines, end_column))
+        return Span._make((line + lines, column, end_line + lines, end_column))
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Node:
     """Anything with a place in the source."""
 
@@ -44,7 +43,7 @@ class Node:
 # --------------------------------------------------------------------------- expressions
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Expr(Node):
     """An expression."""
 
@@ -58,19 +57,19 @@ class EllipsisType(Enum):
     ELLIPSIS = "..."
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Constant(Expr):
     """A literal; implicitly concatenated strings are one constant."""
 
     value: ConstantValue
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Name(Expr):
     id: str
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Attribute(Expr):
     """`value.attr`; the attribute's own text is the last `len(attr)` columns of the span."""
 
@@ -78,7 +77,7 @@ class Attribute(Expr):
     attr: str
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Subscript(Expr):
     """`value[index]`; several indices are one `TupleExpr`."""
 
@@ -86,14 +85,14 @@ class Subscript(Expr):
     index: Expr
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Slice(Expr):
     lower: Expr | None
     upper: Expr | None
     step: Expr | None
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Keyword(Node):
     """`name=value` of a call or class header; `**value` has no name."""
 
@@ -101,7 +100,7 @@ class Keyword(Node):
     value: Expr
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Call(Expr):
     """Positional arguments (`*xs` as `Starred`) and keywords, each in source order."""
 
@@ -110,12 +109,12 @@ class Call(Expr):
     keywords: tuple[Keyword, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Starred(Expr):
     value: Expr
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Binary(Expr):
     """`op` is the source operator: + - * / // % ** @ & | ^ << >>."""
 
@@ -124,7 +123,7 @@ class Binary(Expr):
     right: Expr
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Unary(Expr):
     """`op` is one of: not - + ~."""
 
@@ -132,7 +131,7 @@ class Unary(Expr):
     operand: Expr
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class BoolOp(Expr):
     """`op` is `and` or `or`; two or more values."""
 
@@ -140,7 +139,7 @@ class BoolOp(Expr):
     values: tuple[Expr, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Compare(Expr):
     """Chained comparison; ops: == != < <= > >= is, is not, in, not in."""
 
@@ -149,29 +148,29 @@ class Compare(Expr):
     comparators: tuple[Expr, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class IfExp(Expr):
     test: Expr
     body: Expr
     orelse: Expr
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class ListExpr(Expr):
     elements: tuple[Expr, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class TupleExpr(Expr):
     elements: tuple[Expr, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class SetExpr(Expr):
     elements: tuple[Expr, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class DictExpr(Expr):
     """`keys[i]` is None for `**values[i]`."""
 
@@ -179,7 +178,7 @@ class DictExpr(Expr):
     values: tuple[Expr, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Generator(Node):
     """One `for target in iter if ...` of a comprehension."""
 
@@ -196,7 +195,7 @@ class ComprehensionKind(Enum):
     GENERATOR = "generator"
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Comprehension(Expr):
     """`element` is the key and `value` the value of a dict comprehension."""
 
@@ -206,29 +205,29 @@ class Comprehension(Expr):
     generators: tuple[Generator, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class FormattedString(Expr):
     """An f-string: literal pieces and expressions; conversions and formats are dropped."""
 
     parts: tuple[str | Expr, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Await(Expr):
     value: Expr
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Yield(Expr):
     value: Expr | None
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class YieldFrom(Expr):
     value: Expr
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class NamedExpr(Expr):
     """`target := value`."""
 
@@ -247,7 +246,7 @@ class ParamKind(Enum):
     VAR_KEYWORD = "**kwargs"
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Param(Node):
     name: str
     kind: ParamKind
@@ -255,7 +254,7 @@ class Param(Node):
     default: Expr | None
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Scope:
     """The names of one function or lambda, resolved as Python's compiler would.
 
@@ -271,7 +270,7 @@ class Scope:
     is_generator: bool
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Lambda(Expr):
     params: tuple[Param, ...]
     body: Expr
@@ -281,7 +280,7 @@ class Lambda(Expr):
 # --------------------------------------------------------------------------- statements
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Stmt(Node):
     """A statement; compound statements span their whole body."""
 
@@ -289,7 +288,7 @@ class Stmt(Node):
 Block: TypeAlias = "tuple[Stmt, ...]"
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Placed(Stmt):
     """The statements of one segment; their spans count from document line `line`.
 
@@ -302,7 +301,7 @@ class Placed(Stmt):
     key: str
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Broken(Stmt):
     """Source that does not parse; the interpreters pass over it and count it.
 
@@ -312,12 +311,12 @@ class Broken(Stmt):
     message: str
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class ExprStmt(Stmt):
     value: Expr
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Assign(Stmt):
     """`a = b = value` has two targets."""
 
@@ -325,14 +324,14 @@ class Assign(Stmt):
     value: Expr
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class AnnAssign(Stmt):
     target: Expr
     annotation: Expr
     value: Expr | None
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class AugAssign(Stmt):
     """`op` without the equals sign."""
 
@@ -341,54 +340,54 @@ class AugAssign(Stmt):
     value: Expr
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Return(Stmt):
     value: Expr | None
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Delete(Stmt):
     targets: tuple[Expr, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Pass(Stmt):
     pass
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Break(Stmt):
     pass
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Continue(Stmt):
     pass
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Raise(Stmt):
     exception: Expr | None
     cause: Expr | None
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Assert(Stmt):
     test: Expr
     message: Expr | None
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Global(Stmt):
     names: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Nonlocal(Stmt):
     names: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Alias(Node):
     """`name as asname`; `name` is dotted in an `Import`, may be `*` in an `ImportFrom`."""
 
@@ -396,12 +395,12 @@ class Alias(Node):
     asname: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Import(Stmt):
     names: tuple[Alias, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class ImportFrom(Stmt):
     """`level` counts the leading dots."""
 
@@ -410,7 +409,7 @@ class ImportFrom(Stmt):
     level: int
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class If(Stmt):
     """`elif` is an `If` alone in `orelse`."""
 
@@ -419,7 +418,7 @@ class If(Stmt):
     orelse: Block
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class For(Stmt):
     target: Expr
     iter: Expr
@@ -428,27 +427,27 @@ class For(Stmt):
     is_async: bool
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class While(Stmt):
     test: Expr
     body: Block
     orelse: Block
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class WithItem(Node):
     context: Expr
     target: Expr | None
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class With(Stmt):
     items: tuple[WithItem, ...]
     body: Block
     is_async: bool
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Handler(Node):
     """`except type as name:`"""
 
@@ -457,7 +456,7 @@ class Handler(Node):
     body: Block
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Try(Stmt):
     body: Block
     handlers: tuple[Handler, ...]
@@ -466,7 +465,7 @@ class Try(Stmt):
     is_star: bool
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class FunctionDef(Stmt):
     """`header` spans `def` to the colon, without decorators; `span` includes the decorators."""
 
@@ -480,7 +479,7 @@ class FunctionDef(Stmt):
     header: Span
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class ClassDef(Stmt):
     """`header` spans `class` to the colon, without decorators."""
 
@@ -492,7 +491,7 @@ class ClassDef(Stmt):
     header: Span
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class TypeAliasStmt(Stmt):
     """`type name = value` (PEP 695)."""
 
@@ -503,19 +502,19 @@ class TypeAliasStmt(Stmt):
 # --------------------------------------------------------------------------- match
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Pattern(Node):
     """A pattern of a `case`."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class MatchValue(Pattern):
     """A literal, `None`/`True`/`False` or dotted name to compare with."""
 
     value: Expr
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class MatchAs(Pattern):
     """`pattern as name`; a bare capture has no pattern, `_` has neither."""
 
@@ -523,43 +522,43 @@ class MatchAs(Pattern):
     name: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class MatchOr(Pattern):
     patterns: tuple[Pattern, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class MatchSequence(Pattern):
     patterns: tuple[Pattern, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class MatchStar(Pattern):
     name: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class MatchMapping(Pattern):
     keys: tuple[Expr, ...]
     patterns: tuple[Pattern, ...]
     rest: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class MatchClass(Pattern):
     cls: Expr
     patterns: tuple[Pattern, ...]
     keywords: tuple[tuple[str, Pattern], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class MatchCase(Node):
     pattern: Pattern
     guard: Expr | None
     body: Block
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Match(Stmt):
     subject: Expr
     cases: tuple[MatchCase, ...]
@@ -568,7 +567,7 @@ class Match(Stmt):
 # --------------------------------------------------------------------------- modules
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Problem:
     """Why a part of a file could not be read; `span` is absolute."""
 
@@ -576,7 +575,7 @@ class Problem:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Module:
     """A whole file. Every top-level statement is `Placed` (or `Broken`, with an absolute span).
 
@@ -588,6 +587,3 @@ class Module:
     body: Block
     problems: tuple[Problem, ...]
     line_count: int
-
-
-quicken(vars())

@@ -9,7 +9,6 @@ place, told apart by `scene`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from torchwise_analysis.findings import Place
 from torchwise_analysis.interp.abstract.loops import Caller, LoopPath
@@ -23,10 +22,10 @@ from torchwise_analysis.interp.abstract.values import (
     Token,
     Value,
 )
-from torchwise_analysis.quick import quicken
+from torchwise_analysis.quick import record
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Entry:
     """Where a run started: "module", "function", "method" or "hook" (called by a framework)."""
 
@@ -37,7 +36,7 @@ class Entry:
     automatic: bool = False  # that framework does backward, clear and step itself
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Guard:
     """A condition that holds here on this path and could not be decided.
 
@@ -62,7 +61,7 @@ class Guard:
     ends: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Scene:
     """Under what something happened; shared by all events of the same moment.
 
@@ -87,7 +86,7 @@ class Scene:
     compiled: Place | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Event:
     """`order` counts events of the trace; `place` is the expression or statement that did it."""
 
@@ -107,7 +106,7 @@ class Event:
 # --------------------------------------------------------------------------- forward and backward
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Forward(Event):
     """The outermost call of a module, or of something taken for one.
 
@@ -136,7 +135,7 @@ class Forward(Event):
     version: int = 0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Backward(Event):
     """A backward over `passes`.
 
@@ -164,7 +163,7 @@ class Backward(Event):
     create_known: bool = True
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Step(Event):
     """An optimizer step. via: "plain", "scaler", "closure", "engine", "manual"."""
 
@@ -175,7 +174,7 @@ class Step(Event):
     arguments: Arguments | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Clear(Event):
     """Gradients of `optimizer` are cleared. how: "zero_grad", "module", "grad = None", "engine"."""
 
@@ -184,14 +183,14 @@ class Clear(Event):
     how: str = "zero_grad"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class GradientsReset(Event):
     """Gradients of these modules or parameters are cleared, whether an optimizer has them or not."""
 
     roots: frozenset[int]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Clip(Event):
     """Gradients are clipped, measured or otherwise read. how: qualified name or method."""
 
@@ -202,7 +201,7 @@ class Clip(Event):
     before_managed_backward: bool = False
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Unscale(Event):
     """Gradients of `optimizer` are unscaled. again: surely for a second time since the last update."""
 
@@ -212,12 +211,12 @@ class Unscale(Event):
     again: bool = False
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class ScalerUpdate(Event):
     scaler: Obj
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class LossCall(Event):
     """A loss function ran. name: its functional name ("cross_entropy", "bce_with_logits", "nll_loss", ...).
 
@@ -235,7 +234,7 @@ class LossCall(Event):
     loss: Obj | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class ActivationCall(Event):
     """softmax, sigmoid and kin, or argmax, applied to `input` (functional, method or layer)."""
 
@@ -245,7 +244,7 @@ class ActivationCall(Event):
     dim_given: bool
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class DropoutCall(Event):
     """Dropout that ignores the mode. how: "functional" (no training argument), "built" (layer made in
     forward), "attention" (dropout_p), "mask" (hand-written random mask)."""
@@ -254,7 +253,7 @@ class DropoutCall(Event):
     built: Place
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class GraphCut(Event):
     """A value with a graph lost it. how: "item", "detach", "tensor()", "argmax", "numpy", "no_grad", ..."""
 
@@ -265,7 +264,7 @@ class GraphCut(Event):
 # --------------------------------------------------------------------------- keeping things
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Store(Event):
     """A value with a graph goes to a place that outlives the iteration in which the graph was made.
 
@@ -291,14 +290,14 @@ class Store(Event):
     graph_places: tuple[Place, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Emptied(Event):
     """A container is emptied, popped or replaced while its loops go on."""
 
     holder: Obj
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Returned(Event):
     """An entry returned this to a caller that we do not see."""
 
@@ -307,7 +306,7 @@ class Returned(Event):
     value: Value
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class HostSync(Event):
     """The host waits for a device value: "item", "float()", "print", "if", "cpu", "tolist", "nonzero".
 
@@ -319,7 +318,7 @@ class HostSync(Event):
     summed: bool = False
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Transfer(Event):
     """A value is moved to a device.
 
@@ -335,14 +334,14 @@ class Transfer(Event):
     factory: str = ""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Touched(Event):
     """A tensor is written in place, or goes where it may be."""
 
     value: Tensor
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Checkpointed(Event):
     """`torch.utils.checkpoint.checkpoint`: `function` runs again in the backward.
 
@@ -360,7 +359,7 @@ class Checkpointed(Event):
     names: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Reported(Event):
     """A number that rests on the batches of these loaders alone is shown or decides something.
 
@@ -376,7 +375,7 @@ class Reported(Event):
 # --------------------------------------------------------------------------- modes and weights
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class ModeChange(Event):
     """train() or eval() on a module. to: "train", "eval" or "unknown" (`train(flag)`).
 
@@ -390,7 +389,7 @@ class ModeChange(Event):
     restored: bool = False
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class StateDictKept(Event):
     """A state dict is bound to a name, attribute or container."""
 
@@ -398,7 +397,7 @@ class StateDictKept(Event):
     name: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class StateDictUsed(Event):
     """A state dict is loaded, saved or returned; `current` is its owner's version by now."""
 
@@ -407,7 +406,7 @@ class StateDictUsed(Event):
     current: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class WeightsLoaded(Event):
     """load_state_dict on a module or optimizer."""
 
@@ -417,7 +416,7 @@ class WeightsLoaded(Event):
     result_used: bool
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Saved(Event):
     """Something is written: torch.save, save_checkpoint, save_pretrained. contents: objects inside by key."""
 
@@ -428,7 +427,7 @@ class Saved(Event):
     arguments: Arguments
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Loaded(Event):
     """torch.load and kin."""
 
@@ -436,7 +435,7 @@ class Loaded(Event):
     arguments: Arguments
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class RequiresGrad(Event):
     """requires_grad of parameters is switched. value None: unknown."""
 
@@ -447,7 +446,7 @@ class RequiresGrad(Event):
 # --------------------------------------------------------------------------- things built
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class ModuleBuilt(Event):
     """A module is constructed; `scene.forward` tells whether inside a forward."""
 
@@ -455,7 +454,7 @@ class ModuleBuilt(Event):
     cached: bool = False  # under `if self.x is None`
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class PartSet(Event):
     """An attribute of a module is set to a module or parameter (or a plain container of them).
 
@@ -469,7 +468,7 @@ class PartSet(Event):
     replaced: Value | None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class OptimizerBuilt(Event):
     """owns: roots whose parameters it got (None: unknown). parts: ids of all modules it reached then."""
 
@@ -480,13 +479,13 @@ class OptimizerBuilt(Event):
     filtered: bool = False
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class SchedulerBuilt(Event):
     scheduler: Obj
     optimizer: Obj | None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class SchedulerStep(Event):
     """metric: how the first argument is written, when it is a name."""
 
@@ -496,7 +495,7 @@ class SchedulerStep(Event):
     metric: str = ""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Sharding:
     """Why ranks (or workers) see different data: by what, and where."""
 
@@ -504,7 +503,7 @@ class Sharding:
     place: Place | None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class LoaderBuilt(Event):
     """sharding: None when nothing shards and all arguments are visible; `.by` is "unknown" when not.
 
@@ -520,13 +519,13 @@ class LoaderBuilt(Event):
     drop_last: bool | None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class SamplerEpochSet(Event):
     sampler: Obj | None
     loader: Obj | None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class ProcessGroup(Event):
     """Several processes run this script. how: qualified name of what says so."""
 
@@ -534,7 +533,7 @@ class ProcessGroup(Event):
     owner: Obj | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Wrapped(Event):
     """A module is wrapped. how: "ddp", "fsdp", "compile", "dataparallel", "prepared", "engine", "ema"."""
 
@@ -543,7 +542,7 @@ class Wrapped(Event):
     arguments: Arguments
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Prepared(Event):
     """Accelerate's prepare, Fabric's setup, deepspeed.initialize: these objects belong to `owner` now.
 
@@ -556,7 +555,7 @@ class Prepared(Event):
     lost: bool = False
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Collective(Event):
     """Every rank must reach this. name: qualified name or "ddp forward"; group: given one.
 
@@ -569,7 +568,7 @@ class Collective(Event):
     followed: bool = False
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class NoSync(Event):
     """A no_sync or accumulate scope is entered (or could be)."""
 
@@ -578,7 +577,7 @@ class NoSync(Event):
     module: Obj | None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Configured(Event):
     """A framework hook returned its configuration (configure_optimizers, compute_metrics, ...)."""
 
@@ -590,7 +589,7 @@ class Configured(Event):
 # --------------------------------------------------------------------------- control
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class LoopEntered(Event):
     """A loop starts; `scene.loops` are the loops around it."""
 
@@ -599,19 +598,19 @@ class LoopEntered(Event):
     kind: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class LoopBounded(Event):
     """The innermost loop goes on while a count is below `bound`, or is left when it gets there."""
 
     bound: Value
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class LoopLeft(Event):
     """The loop in which `scene.loops` ends is left by `break` or `return`."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class FunctionEntered(Event):
     """A function of the project is run."""
 
@@ -619,7 +618,7 @@ class FunctionEntered(Event):
     defined: Place
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class CutShort(Event):
     """The fuel ran out: a callee, called at `place`, was given up, or the rest of the entry when `is_entry`.
 
@@ -629,7 +628,7 @@ class CutShort(Event):
     is_entry: bool = False
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class ApiCall(Event):
     """Any call of a resolved library function or constructor that is no pure tensor operation.
 
@@ -643,7 +642,7 @@ class ApiCall(Event):
     in_test: bool = False
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Escaped(Event):
     """An object went into a call that we cannot see; it may be changed there."""
 
@@ -651,7 +650,7 @@ class Escaped(Event):
     callee: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class EngineBypassed(Event):
     """`loss.backward()` or `optimizer.step()` on what an engine owns. what: "backward", "step", ..."""
 
@@ -659,11 +658,8 @@ class EngineBypassed(Event):
     engine: Obj
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class ManualUnderAutomatic(Event):
     """backward, step or zero_grad inside a hook whose framework does them itself."""
 
     what: str
-
-
-quicken(vars())

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, TypeAlias
 
 from torchwise_analysis.findings import Place
-from torchwise_analysis.quick import quicken
+from torchwise_analysis.quick import record
 
 
 class LoopKind(Enum):
@@ -28,7 +27,7 @@ class LoopKind(Enum):
     CLOSURE = "evaluations of a closure"  # implicit: LBFGS and SAM call it several times
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Loop:
     """A loop statement, comprehension or implicit loop. Equal places are the same loop.
 
@@ -86,6 +85,3 @@ class Caller(NamedTuple):
     place: Place
     function: str
     frame: int
-
-
-quicken(vars())

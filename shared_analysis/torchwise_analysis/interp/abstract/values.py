@@ -14,13 +14,13 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from torchwise_analysis.findings import Evidence, Place
 from torchwise_analysis.interp.abstract.loops import LoopPath
-from torchwise_analysis.quick import quicken, replace
+from torchwise_analysis.quick import record, replace
 from torchwise_analysis.source import nodes
 
 # --------------------------------------------------------------------------- evidence
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Link:
     """At `place` this `fact` held, resting on `before`. `belief`: known by a convention or a name only."""
 
@@ -74,14 +74,14 @@ class Code(Generic[Definition]):
 # --------------------------------------------------------------------------- values
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Value:
     """Anything an expression can be. Compared by identity; `join.same` compares by meaning."""
 
     evidence: Link | None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Counter:
     """Why a constant moves with a loop: its witness run counts it.
 
@@ -95,7 +95,7 @@ class Counter:
     last: bool | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Const(Value):
     """A known number, string, bool, None, bytes or tuple of such."""
 
@@ -103,7 +103,7 @@ class Const(Value):
     counter: Counter | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Unknown(Value):
     """A number, string or anything else of which only the identity may be known.
 
@@ -162,7 +162,7 @@ OF_PARAMETERS = "of parameters"  # taint of what an unseen call made of the para
 CONFIGURED = "[configured]"  # attribute of a LightningModule: what its `configure_optimizers` returned
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Tensor(Value):
     """A tensor. `passes` are the forward passes whose graph it carries (empty: carries none).
 
@@ -234,7 +234,7 @@ class Origin(Enum):
     UNSEEN = "unknown"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Arguments:
     """Arguments of a call, evaluated. `open`: unknown `*args` or `**kwargs` may add more."""
 
@@ -260,7 +260,7 @@ class Arguments:
 NO_ARGUMENTS = Arguments()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Obj(Value):
     """A thing with identity. One object per construction place and call path: rebuilding replaces it.
 
@@ -296,7 +296,7 @@ class SourceReads:
 SOURCE_READS = SourceReads()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Function(Value):
     """A function of the project with the scopes it closes over, perhaps bound or wrapped.
 
@@ -336,7 +336,7 @@ class Function(Value):
         return (self.path, node.span.line + self.code.line, node.span.column, self.name)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Class(Value):
     """A class of the project. `ancestors` in method resolution order; `library_bases` are qualified names.
 
@@ -372,7 +372,7 @@ class Class(Value):
         return any(base == n or base.endswith("." + n) for base in self.library_bases for n in names)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Library(Value):
     """A dotted name outside the project: a package, function, class or constant."""
 
@@ -383,7 +383,7 @@ class Library(Value):
         return self.path.rpartition(".")[2]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class ProjectModule(Value):
     """A module of the project, by path; `frame` holds its names."""
 
@@ -391,7 +391,7 @@ class ProjectModule(Value):
     frame: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Deferred(Value):
     """A name that this statement of the file `path` binds; the statement runs when the name is first used.
 
@@ -405,7 +405,7 @@ class Deferred(Value):
     name: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Method(Value):
     """A method taken off a value and not yet called."""
 
@@ -413,7 +413,7 @@ class Method(Value):
     name: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Super(Value):
     """`super()` inside a method of `owner`."""
 
@@ -421,7 +421,7 @@ class Super(Value):
     owner: Class
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class StateDict(Value):
     """The tensors of `module` (or optimizer) as of `version`; an alias unless `copied`."""
 
@@ -431,7 +431,7 @@ class StateDict(Value):
     copied: bool = False
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Parameters(Value):
     """Parameters of these objects (ids of modules or single parameters). `filtered`: maybe only some."""
 
@@ -453,7 +453,7 @@ class Mode(NamedTuple):
 Modes: TypeAlias = "frozenset[Mode]"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class ModeValue(Value):
     """`module.training`."""
 
@@ -462,7 +462,7 @@ class ModeValue(Value):
     negated: bool = False
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Context(Value):
     """Something to enter: what it does lexically.
 
@@ -478,7 +478,7 @@ class Context(Value):
     name: str = ""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Union(Value):
     """One of a few values, after a join; never nested, at most `join.WIDTH`."""
 
@@ -515,7 +515,7 @@ def with_evidence(value: Value, place: Place, fact: str, belief: bool = False) -
     return replace(value, evidence=Link(place, fact, value.evidence, belief))
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Atom:
     """One thing the gradients of an optimizer can be.
 
@@ -535,6 +535,3 @@ class Atom:
 CLEAN: frozenset[Atom] = frozenset([Atom()])
 
 Gradients: TypeAlias = "frozenset[Atom]"
-
-
-quicken(vars())
