@@ -337,3 +337,64 @@ from torch.nn.utils.rnn import pad_sequence
 def test_helpers_of_data_code(snippet: str, expected: str) -> None:
     outcome = shown(f"{IMPORTS}result = {snippet}").replace("torch.Size([", "(").replace("])", ")")
     assert outcome.replace(",)", ")") == expected.replace(",)", ")")
+
+
+LAYERS = """
+import torch
+from torch import nn
+
+class Block(nn.Module):
+    def __init__(self, d):
+        super().__init__()
+        self.a, self.b = nn.Linear(d, 4 * d), nn.Linear(4 * d, d)
+    def forward(self, x):
+        return x + self.b(torch.relu(self.a(x)))
+
+class Net(nn.Module):
+    def __init__(self, d=512, n=4):
+        super().__init__()
+        self.emb = nn.Embedding(1000, d)
+        self.blocks = nn.ModuleList([Block(d) for _ in range(n)])
+        self.head = nn.Linear(d, 1000)
+    def forward(self, x):
+        x = self.emb(x)
+        LOOP
+        return self.head(x)
+
+def loss_of(model, x):
+    x = model.emb(x)
+    for i in range(4):
+        x = model.blocks[i](x)
+    return model.head(x).sum()
+
+def also(model, x):
+    x = model.emb(x)
+    for name, block in model.blocks.named_children():
+        x = block(x)
+    return model.head(x).sum()
+
+model = Net().cuda()
+optimizer = torch.optim.Adam(model.parameters())
+for step in range(10):
+    x = torch.randint(0, 1000, (8, 128)).cuda()
+    loss = CALL
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("loop", "call"),
+    [
+        ("for b in self.blocks: x = b.forward(x)", "model.forward(x).sum()"),
+        ("for b in self.blocks: x = b(x)", "model(x).sum()"),
+        ("for i in range(4): x = self.blocks[i].forward(x)", "model.forward(x).sum()"),
+        ("pass", "loss_of(model, x)"),
+        ("pass", "also(model, x)"),
+    ],
+)
+def test_layers_run_one_after_the_other_however_they_are_called(loop: str, call: str) -> None:
+    found = estimate(LAYERS.replace("LOOP", loop).replace("CALL", call))
+    assert_peak(found, 218_554_880, within=0.001)
+    assert found.parameters == 9_423_848

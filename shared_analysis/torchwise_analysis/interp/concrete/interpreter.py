@@ -428,6 +428,8 @@ class Interpreter:
     def call(self, callee: Value, args: list[Value], keywords: dict[str, Value]) -> Value:
         """`callee(*args, **keywords)`; the lists are the callee's to empty."""
         if isinstance(callee, BoundMethod):
+            if self._is_forward(callee):
+                return self.library.call_module(cast(Module, callee.receiver), args, keywords)
             args.insert(0, callee.receiver)
             callee = callee.function
         if isinstance(callee, Function):
@@ -454,6 +456,17 @@ class Interpreter:
         if native is not MISSING:
             return native
         raise self.error("TypeError", f"'{self.class_of(callee).name}' object is not callable")
+
+    def _is_forward(self, method: BoundMethod) -> bool:
+        """Whether `model.forward(...)` is called from outside of any model, as if it were `model(...)`."""
+        receiver, function = method.receiver, method.function
+        return (
+            isinstance(function, Function)
+            and function.name == "forward"
+            and isinstance(receiver, Module)
+            and not self.world.module_depth
+            and self.class_of(receiver).find("forward") is function
+        )
 
     def call_function(self, function: Function, args: list[Value], keywords: dict[str, Value]) -> Value:
         self.fuel -= CALL_STEPS

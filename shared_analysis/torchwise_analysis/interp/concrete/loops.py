@@ -14,16 +14,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from torchwise_analysis.interp.concrete.attribution import module_memory
 from torchwise_analysis.source import nodes
+from torchwise_memory.modules.base import Module
 from torchwise_memory.report import Kind, ModuleMemory, Origin, Phase
 from torchwise_memory.runtime.ledger import Record, bytes_by_kind
 
 if TYPE_CHECKING:
     from torchwise_analysis.interp.concrete.interpreter import Interpreter
-    from torchwise_analysis.interp.concrete.values import Frame
+    from torchwise_analysis.interp.concrete.values import Frame, Value
 
 # A loop that never steps is left after so many rounds: what follows may hold the loop that does.
 MAX_IDLE_ROUNDS = 4096
@@ -33,6 +34,10 @@ MAX_ROUNDS_WITH_BACKWARD = 256
 MAX_ROUNDS_AROUND_INFERENCE = 8
 # Rounds in which a loop whose text goes backward may do without it: an agent that fills its memory first.
 ROUNDS_BEFORE_TRAINING = 64
+# Rounds of a loop that calls layer after layer.
+MAX_LAYERS = 512
+# Rounds of a counted loop that records a graph.
+MAX_STEPS_OF_A_SEQUENCE = 128
 # Micro-steps of a window that are run before the rest counts as the same.
 ROUNDS_OF_ACCUMULATION = 2
 
@@ -63,6 +68,8 @@ class Loops:
     def __init__(self) -> None:
         self.steps = 0
         self.calls = 0
+        # those of them that recorded a graph
+        self.recorded = 0
         self.backwards = 0
         # the backward pass whose gradients a script without an optimizer has used last
         self.updated = 0
@@ -83,6 +90,7 @@ class Loops:
             names = set(_names_in(node.body))
             watch.steps_inside = isinstance(node, nodes.While) or not _only_accumulates(names)
             watch.goes_backward = not names.isdisjoint(_TRAINS)
+            watch.is_within = isinstance(frame.names.get(frame.first), Module)
         return watch
 
     @property
@@ -99,8 +107,8 @@ class Watch:
     """One run of one loop."""
 
     __slots__ = (
-        "backwards", "calls", "generations", "goes_backward", "is_promising", "measuring", "origin",
-        "passive", "rounds", "steps", "steps_inside", "taken",
+        "backwards", "calls", "generations", "goes_backward", "is_counted", "is_promising", "is_within",
+        "measuring", "origin", "passive", "recorded", "rounds", "steps", "steps_inside", "taken",
     )  # fmt: skip
 
     def __init__(self, it: Interpreter, origin: Origin, is_library: bool) -> None:
@@ -110,10 +118,15 @@ class Watch:
         self.steps = loops.steps
         self.calls = _calls(it)
         self.backwards = loops.backwards
+        self.recorded = loops.recorded
         self.generations = loops.generations + it.world.generations
         self.taken = len(loops.measured)
         self.measuring = False
         self.steps_inside = True
+        # in a method of a module, or over modules: its rounds are the layers of one pass
+        self.is_within = False
+        # over numbers or a list: it is known how often
+        self.is_counted = False
         # the loop's text goes backward somewhere, whether or not its rounds have come to it
         self.goes_backward = False
         # more rounds are worth taking although the loop's condition is not known
@@ -121,8 +134,11 @@ class Watch:
         # loops inside a model's forward or a library are never step loops
         self.passive = is_library or it.module_depth > 0
 
-    def begin(self, it: Interpreter) -> None:
+    def begin(self, it: Interpreter, item: Value = None) -> None:
         self.rounds += 1
+        if self.rounds == 1 and not self.is_within:
+            members = cast("tuple[Value, ...]", item) if isinstance(item, tuple) else (item,)
+            self.is_within = any(isinstance(member, Module) for member in members)
 
     def end_round(self, it: Interpreter) -> bool:
         """After a round: whether the loop has been seen enough."""
@@ -175,6 +191,11 @@ class Watch:
 
     def _after_call(self, it: Interpreter) -> bool:
         loops = it.loops
+        if self.is_within:
+            return self.rounds >= MAX_LAYERS
+        if self.is_counted and loops.recorded > self.recorded and "optimizer" in it.library.met:
+            # one graph over all rounds, the steps of a sequence say, that is gone back through later
+            return self.rounds >= MAX_STEPS_OF_A_SEQUENCE
         if self.goes_backward and self.rounds < 2 * ROUNDS_BEFORE_TRAINING:
             return False
         known = any(measured.origin == self.origin for measured in loops.measured)

@@ -353,14 +353,15 @@ def for_(it: Interpreter, node: nodes.For, frame: Frame) -> Outcome:
     numbers = source if isinstance(source, range) else range(0)
     del source
     watch = it.loops.enter(it, node, frame)
+    watch.is_counted = is_counted
     while True:
         item = next(items, MISSING)
         if item is MISSING:
             break
         it.burn()
         it.assign(node.target, item, frame)
+        watch.begin(it, item)
         del item
-        watch.begin(it)
         outcome = run_block(it, node.body, frame)
         if outcome is BREAK or isinstance(outcome, Returned):
             watch.end_round(it)

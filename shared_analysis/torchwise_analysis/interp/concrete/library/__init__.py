@@ -684,6 +684,7 @@ class Library:
             result = base.call(it.world, module, given, named)
         if outermost and _has_parameters(module):
             it.loops.calls += 1
+            it.loops.recorded += it.world.grad_enabled
         return from_runtime(it, result)
 
     def _call_under_autocast(
