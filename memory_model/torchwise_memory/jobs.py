@@ -379,7 +379,8 @@ def _style(workload: Workload, facts: _Facts, choices: _Choices, training: bool)
     fuses_loss = workload.compiled
     if workload.compiled and library == "torchtitan":
         fuses_loss = facts.does("compiled_loss") == "yes"
-        if not facts.installed.knows(library):
+        # mixtures have training code of their own beside it
+        if not facts.installed.knows(library) or "EP" in workload.parallelism:
             sentence = "the loss is compiled with the model"
             fuses_loss = bool(choices.pick("fuses_loss", True, (False,), sentence))
     return Style(
@@ -472,6 +473,7 @@ def _parallel_job(workload: Workload, facts: _Facts, job: Job, choices: _Choices
         return replace(
             job,
             sharding=sharding,
+            expert_processes=max(1, division.group // division.experts) if division.experts > 1 else 0,
             separate_ends=not classic,
             processes=division.group,
             loads_whole="checkpoint load before sharding" in workload.assumption,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from torchwise_memory.allocator import Allocator, AllocatorSettings, OutOfMemoryError
@@ -73,12 +73,12 @@ class Job:
     """How a subject is run.
 
     weights: type of parameters; autocast: of matrix products, None without. sharding: by layer, None keeps
-    parameters whole. buckets: a copy of gradients for all-reduce. accumulates: gradients of earlier
-    micro-batches are alive. zero: DeepSpeed stage (1 or 2), over `processes`. static_bytes: held throughout.
-    frozen: only adapters train. loads_whole: every process holds a full
-    copy of the weights beside its shards. loading: the peak is that of loading, weights alone.
-    convolution_workspaces: times those of Winograd kernels. allocator: the options of
-    `PYTORCH_CUDA_ALLOC_CONF`.
+    parameters whole. expert_processes: over how many experts are sharded where it is not over all, 0
+    elsewhere. buckets: a copy of gradients for all-reduce. accumulates: gradients of earlier micro-batches
+    are alive. zero: DeepSpeed stage (1 or 2), over `processes`. static_bytes: held throughout. frozen: only
+    adapters train. loads_whole: every process holds a full copy of the weights beside its shards. loading:
+    the peak is that of loading, weights alone. convolution_workspaces: times those of Winograd kernels.
+    allocator: the options of `PYTORCH_CUDA_ALLOC_CONF`.
     """
 
     subject: Subject
@@ -89,6 +89,7 @@ class Job:
     frozen: bool = False
     trainable: Callable[[str], bool] | None = None
     sharding: Sharding | None = None
+    expert_processes: int = 0
     separate_ends: bool = False
     buckets: bool = False
     accumulates: bool = False
@@ -362,6 +363,12 @@ def _shard(w: World, job: Job, model: Module) -> None:
     assert job.sharding is not None
     order = Order()
     for block in job.subject.blocks(model):
+        if job.expert_processes:
+            # expert parallelism takes its processes from those that share the other parameters
+            among = replace(job.sharding, processes=job.expert_processes)
+            for _, module in list(block.walk()):
+                if isinstance(module, GroupedProjection):
+                    shard(w, module, among, order)
         shard(w, block, job.sharding, order)
     if job.separate_ends:
         for name in ("embed", "head"):
