@@ -8,7 +8,7 @@ SOURCE_DATE_EPOCH ?= 1580601600
 CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/torchwise-editors
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format types check test-torch test-packages deps-matrix budget pages bench bundle vsix e2e accuracy field-report docs build clean
+.PHONY: help setup demo test lint format types check test-torch test-packages test-install deps-matrix budget pages bench bundle vsix e2e accuracy field-report docs build clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,6 +59,9 @@ test-torch: $(TORCH_VENV)/.installed  ## compare with a real PyTorch (CPU), in a
 
 test-packages: setup  ## the wheel in fresh environments, pre-commit, rules from outside (needs a package index)
 	TORCHWISE_TEST_PACKAGES=1 $(PYTHON) -m pytest tests/packages
+
+test-install: setup  ## the part of test-packages that CI runs: the wheel alone, oldest and newest libraries, pre-commit
+	TORCHWISE_TEST_PACKAGES=1 $(PYTHON) -m pytest tests/packages/test_fresh.py -k "alone or pre_commit"
 
 deps-matrix:  ## oldest and newest dependencies in environments of their own (needs a package index)
 	scripts/deps_matrix.sh
