@@ -1,0 +1,113 @@
+"""Programs written by somebody who knew no rule: the faults are found, and the correct twins are quiet."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from torchwise_analysis.findings import Confidence, Finding, Severity
+from torchwise_analysis.fixes import SourceFile
+from torchwise_analysis.interp.abstract import run
+from torchwise_analysis.names.project import Project
+from torchwise_analysis.rules import judge
+from torchwise_analysis.settings import Settings
+
+CORPUS = Path(__file__).parents[2] / "data" / "rules" / "blind"
+MARK = re.compile(r"\s*#([-+]?[!?]?)$")
+
+# What no rule finds today. C50 is found at the grade "possible": new releases of DeepSpeed take it over.
+NOT_FOUND = frozenset("A32 A36 B03 B20 B26 B40 C12 C19 C20 C21 C46 C50 C59 D14 D33 D36 E02 E17 E25".split())
+
+
+class Case(NamedTuple):
+    """One fault and its twin. texts: by name of the file. places: file and line, from 1, that will do."""
+
+    name: str
+    rules: frozenset[str]
+    faulty: dict[str, str]
+    correct: dict[str, str]
+    places: frozenset[tuple[str, int]]
+
+
+def cases() -> list[Case]:
+    """Every case of the corpus, in order."""
+    texts = (path.read_text(encoding="utf-8") for path in sorted(CORPUS.glob("*.txt")))
+    blocks = (block for text in texts for block in re.split(r"^@@ ", text, flags=re.MULTILINE)[1:])
+    return [_case(block) for block in blocks]
+
+
+def _case(block: str) -> Case:
+    header, _, body = block.partition("\n")
+    name, rules, _, _ = (part.strip() for part in header.split("|"))
+    faulty: dict[str, str] = {}
+    correct: dict[str, str] = {}
+    places: set[tuple[str, int]] = set()
+    for file, part in _files(body):
+        wrong: list[str] = []
+        right: list[str] = []
+        for line in part.splitlines():
+            found = MARK.search(line)
+            marks = found.group(1) if found else ""
+            code = line[: found.start()] if found and marks else line
+            if "+" not in marks:
+                wrong.append(code)
+                if marks[-1:] in ("!", "?"):
+                    places.add((file, len(wrong)))
+            if "-" not in marks:
+                right.append(code)
+        faulty[file], correct[file] = "\n".join(wrong) + "\n", "\n".join(right) + "\n"
+    return Case(name, frozenset(rules.split()), faulty, correct, frozenset(places))
+
+
+def _files(body: str) -> list[tuple[str, str]]:
+    first, *others = re.split(r"^@@file ", body, flags=re.MULTILINE)
+    return [("train.py", first), *(part.split("\n", 1) for part in others)]  # type: ignore[list-item]
+
+
+CASES = cases()
+
+
+def findings(folder: Path, texts: dict[str, str]) -> list[Finding]:
+    """What is found in each file of a program, grades that are shown by default only."""
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    out: list[Finding] = []
+    for name, text in texts.items():
+        file = SourceFile(str(folder / name), text)
+        trace = run(file.module, Project([str(folder)]))
+        assert trace.silence.failed == ()
+        out += judge(trace, file, Settings()).findings
+    return [finding for finding in out if finding.confidence is not Confidence.POSSIBLE]
+
+
+def is_found(case: Case, found: list[Finding]) -> bool:
+    """Is a finding, or one that was folded into it, of a rule of the case and at one of its places?"""
+    for finding in found:
+        shown = (Path(finding.place.path).name, finding.place.span.line + 1)
+        if finding.rule in case.rules and shown in case.places:
+            return True
+        for also in finding.also:
+            at = (Path(also.place.path).name, also.place.span.line + 1)
+            if also.rule in case.rules and (at in case.places or shown in case.places):
+                return True
+    return False
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+def test_the_fault_is_found(case: Case, tmp_path: Path) -> None:
+    assert is_found(case, findings(tmp_path, case.faulty)) is (case.name not in NOT_FOUND)
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+def test_the_twin_is_quiet(case: Case, tmp_path: Path) -> None:
+    loud = [finding for finding in findings(tmp_path, case.correct) if finding.severity is not Severity.HINT]
+    assert loud == []
+
+
+def test_the_corpus_is_whole() -> None:
+    assert len(CASES) == 205
+    assert all(case.places and case.faulty != case.correct for case in CASES)
+    assert {case.name for case in CASES} >= NOT_FOUND
