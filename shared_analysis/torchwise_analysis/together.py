@@ -6,7 +6,8 @@ many files
 
 * if it is found without these runs, too;
 * or if it is found from another file as well, and proven less there (a run that came there was cut short);
-* or if no run from another file executed the statement that it is placed at: then nobody knows better.
+* or if no run from another file executed the statement that it is placed at, in a call that was followed to
+  its end: then nobody knows better.
 
 Nothing else is said: a check of many files never says what no file by itself does. A test is no caller: the
 arguments of a test tell nothing of those of a training.

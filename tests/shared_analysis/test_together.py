@@ -11,6 +11,8 @@ import pytest
 from torchwise_analysis.engine import CheckReport, Engine, check_together, open_project
 from torchwise_analysis.findings import Confidence, Finding, Place, Severity
 from torchwise_analysis.fixes import SourceFile
+from torchwise_analysis.interp.abstract import run
+from torchwise_analysis.interp.abstract.limits import Limits
 from torchwise_analysis.settings import Settings
 from torchwise_analysis.source.nodes import Span
 from torchwise_analysis.together import Caller, Callers, agreed, is_test
@@ -196,3 +198,11 @@ def test_programs_of_several_files(tmp_path: Path) -> None:
             rule,
         )
     assert alone - together
+
+
+@pytest.mark.parametrize(("visits", "is_known"), [(4_000, True), (4, False)])
+def test_a_call_that_was_cut_short_knows_no_better(tmp_path: Path, visits: int, is_known: bool) -> None:
+    paths = written(tmp_path, {"library.py": LIBRARY, "main.py": CALLER.format(fast=False, rate=0.0)})
+    engine, file = document(paths[1])
+    trace = run(file.module, engine.project, Limits(forward_visits=visits))
+    assert bool(trace.passed.get(str(paths[0]), 0) >> (FAULT[1] - 1) & 1) is is_known

@@ -446,6 +446,7 @@ def _budgeted(
             m.unfinished.add((function.key, m.world))
         return _given_up(m, function, arguments, node)
     whole, mark, guards, world = m.cap, m.state.mark(), m.guards, m.world
+    passed = len(m.passed_in_order)
     left = max(whole - m.visits, 1)
     share = left - left // 8 if len(m.frames) < 2 else (left + 1) // 2
     if m.forward is not None:
@@ -456,6 +457,7 @@ def _budgeted(
         m.finished.add((function.key, world))
         return result
     except OutOfFuelError:
+        m.forget_passed(passed)
         if m.forward is None:
             m.unfinished.add((function.key, world))
         if m.visits >= whole or len(m.events) >= m.events_left:

@@ -329,7 +329,9 @@ class Machine:
         self.hooks: list[tuple[va.Obj, va.Value]] = []
         self.accumulations: dict[int, int] = {}
         self.reached: set[tuple[str, int, int, str]] = set()
-        self.passed: dict[str, dict[int, nd.Stmt]] = {}  # statements of other files, by their first lines
+        # statements of other files that were executed, by their first lines, and their keys in order
+        self.passed: dict[str, dict[int, nd.Stmt]] = {}
+        self.passed_in_order: list[tuple[str, int]] = []
         # callees that ran to their end at least once, and that once did not, by worlds
         self.finished: set[tuple[tuple[str, int, int, str], World]] = set()
         self.unfinished: set[tuple[tuple[str, int, int, str], World]] = set()
@@ -429,13 +431,25 @@ class Machine:
     def pass_by(self, statement: nd.Stmt) -> None:
         """Note that a statement of another file is executed; a definition, when it is called."""
         if not isinstance(statement, _NOTED_INSIDE):
-            self.passed.setdefault(self.file, {})[self.line + statement.span.line] = statement
+            self._pass(self.file, self.line + statement.span.line, statement)
 
     def pass_definition(self, definition: va.Function | va.Class) -> None:
         """Note that a function is called, or an instance of a class made."""
         node = definition.node
         if definition.path != self.path and not isinstance(node, nd.Lambda):
-            self.passed.setdefault(definition.path, {})[definition.line + node.header.line] = node
+            self._pass(definition.path, definition.line + node.header.line, node)
+
+    def _pass(self, path: str, line: int, statement: nd.Stmt) -> None:
+        passed = self.passed.setdefault(path, {})
+        if line not in passed:
+            self.passed_in_order.append((path, line))
+        passed[line] = statement
+
+    def forget_passed(self, mark: int) -> None:
+        """Take back what was executed since: what followed from it was not seen."""
+        for path, line in self.passed_in_order[mark:]:
+            del self.passed[path][line]
+        del self.passed_in_order[mark:]
 
     def fork(self, branches: Iterable[Callable[[], R]], combine: Callable[[R, R], R]) -> R | None:
         """Run each branch on the present state, join the states and the results of those that live."""
