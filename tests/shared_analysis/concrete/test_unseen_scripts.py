@@ -12,7 +12,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.shared_analysis.concrete.running import shown
+from tests.shared_analysis.concrete.running import interpreter, run, shown
 
 from torchwise_analysis.names.project import Project
 from torchwise_analysis.plan import EstimateRequest, estimate_module
@@ -398,3 +398,71 @@ def test_layers_run_one_after_the_other_however_they_are_called(loop: str, call:
     found = estimate(LAYERS.replace("LOOP", loop).replace("CALL", call))
     assert_peak(found, 218_554_880, within=0.001)
     assert found.parameters == 9_423_848
+
+
+ACCUMULATED = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+model = nn.Sequential(nn.Linear(1024, 4096), nn.GELU(), nn.Linear(4096, 1024)).cuda()
+opt = torch.optim.AdamW(model.parameters())
+loader = DataLoader(TensorDataset(torch.randn(64 * 400, 1024)), batch_size=64)
+accumulate = 64
+for epoch in range(2):
+    for i, (x,) in enumerate(loader):
+        x = x.cuda()
+        loss = model(x).pow(2).mean() / accumulate
+        loss.backward()
+        if CONDITION:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            opt.step()
+            opt.zero_grad(set_to_none=True)
+"""
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "(i + 1) % accumulate == 0",
+        "(i + 1) % accumulate == 0 or (i + 1) == len(loader)",
+        "not (i + 1) % accumulate",
+        "i % accumulate == accumulate - 1",
+    ],
+)
+def test_micro_steps_are_counted_without_running_them_all(condition: str) -> None:
+    source = ACCUMULATED.replace("CONDITION", condition)
+    found = estimate(source)
+    assert_peak(found, 185_176_576, within=0.001)
+    assert found.plan["accumulation"].value == 64
+    it = interpreter(fuel=40_000)
+    run(source, it)
+    assert it.loops.backwards >= 128
+
+
+def test_a_condition_that_never_comes_true_does_not_run_for_ever() -> None:
+    it = interpreter(fuel=60_000)
+    run(ACCUMULATED.replace("CONDITION", "i == -1"), it)
+    assert it.loops.steps == 0
+
+
+@pytest.mark.parametrize(
+    ("snippet", "expected"),
+    [
+        ("np.cumsum([1, 2, 3]).tolist()", "[1, 3, 6]"),
+        ("np.cumsum(np.ones((2, 3)), axis=1).shape", "(2, 3)"),
+        ("np.array((0, *np.cumsum([4, 5])[:-1]), dtype=np.int64).tolist()", "[0, 4]"),
+        ("np.square([1.0, 2.0]).shape", "(2,)"),
+    ],
+)
+def test_sums_along_an_array(snippet: str, expected: str) -> None:
+    assert shown(f"import numpy as np\nresult = {snippet}") == expected
+
+
+def test_a_list_times_an_unknown_number_is_as_long_as_its_slice() -> None:
+    source = (
+        "from transformers import AutoTokenizer\ntok = AutoTokenizer.from_pretrained('gpt2')\n"
+        "prompt, answer = tok.encode('a'), tok.encode('b') + [0]\n"
+        "result = [len(part[:16]) for part in ([-100] * len(prompt) + answer, prompt + answer, [5] + answer)]"
+    )
+    assert shown(source) == "[16, 16, 16]"

@@ -91,6 +91,7 @@ class Loops:
             watch.steps_inside = isinstance(node, nodes.While) or not _only_accumulates(names)
             watch.goes_backward = not names.isdisjoint(_TRAINS)
             watch.is_within = isinstance(frame.names.get(frame.first), Module)
+            watch.gate = _gate_of(node) if watch.goes_backward and isinstance(node, nodes.For) else None
         return watch
 
     @property
@@ -107,8 +108,8 @@ class Watch:
     """One run of one loop."""
 
     __slots__ = (
-        "backwards", "calls", "generations", "goes_backward", "is_counted", "is_promising", "is_within",
-        "measuring", "origin", "passive", "recorded", "rounds", "steps", "steps_inside", "taken",
+        "awaits_step", "backwards", "calls", "gate", "generations", "goes_backward", "is_counted",
+        "is_promising", "is_within", "measuring", "origin", "passive", "recorded", "rounds", "steps", "steps_inside", "taken",
     )  # fmt: skip
 
     def __init__(self, it: Interpreter, origin: Origin, is_library: bool) -> None:
@@ -123,6 +124,9 @@ class Watch:
         self.taken = len(loops.measured)
         self.measuring = False
         self.steps_inside = True
+        # micro-steps were taken since the last step; under which condition the text takes the next one
+        self.awaits_step = False
+        self.gate: nodes.Expr | None = None
         # in a method of a module, or over modules: its rounds are the layers of one pass
         self.is_within = False
         # over numbers or a list: it is known how often
@@ -153,9 +157,11 @@ class Watch:
             # around an evaluation: short loops (over splits, say) run to their end
             return self.rounds >= MAX_ROUNDS_AROUND_INFERENCE
         if loops.steps > self.steps:
+            self.awaits_step = False
             return self._after_step(it)
         if loops.backwards > self.backwards:
             self.is_promising = True
+            self.awaits_step = loops.backwards >= self.backwards + ROUNDS_OF_ACCUMULATION
             return self.rounds >= MAX_ROUNDS_WITH_BACKWARD
         if _calls(it) > self.calls:
             self.is_promising = True
@@ -239,6 +245,54 @@ _TRAINS = frozenset({"backward", "manual_backward", "learn", "optimize_model", "
 def _only_accumulates(names: set[str]) -> bool:
     """Whether a loop's text goes backward itself and nowhere takes a step."""
     return "backward" in names and not any("step" in name and "micro" not in name for name in names)
+
+
+def _gate_of(node: nodes.For) -> nodes.Expr | None:
+    """The condition on the number of its rounds under which a loop's text takes a step; None without one."""
+    targets = frozenset(_plain_names(node.target))
+    for statement in _flat(node.body):
+        if isinstance(statement, nodes.If) and "step" in set(_names_in(statement.body)):
+            names = list(_plain_names(statement.test))
+            return statement.test if names and not targets.isdisjoint(names) else None
+    return None
+
+
+def _flat(block: nodes.Block) -> Iterator[nodes.Stmt]:
+    for statement in block:
+        if isinstance(statement, (nodes.Placed, nodes.With)):
+            yield from _flat(statement.body)
+        else:
+            yield statement
+
+
+def _plain_names(node: nodes.Expr) -> Iterator[str]:
+    """Names in an expression whose evaluation changes nothing; none of any other expression."""
+    found: list[str] = []
+    pending: list[nodes.Expr] = [node]
+    while pending:
+        expression = pending.pop()
+        if isinstance(expression, nodes.Name):
+            found.append(expression.id)
+        elif isinstance(expression, nodes.Binary):
+            pending += (expression.left, expression.right)
+        elif isinstance(expression, nodes.Compare):
+            pending += (expression.left, *expression.comparators)
+        elif isinstance(expression, nodes.BoolOp):
+            pending += expression.values
+        elif isinstance(expression, nodes.Unary):
+            pending.append(expression.operand)
+        elif isinstance(expression, nodes.Attribute):
+            pending.append(expression.value)
+        elif isinstance(expression, nodes.TupleExpr):
+            pending += expression.elements
+        elif isinstance(expression, nodes.Call):
+            is_length = isinstance(expression.func, nodes.Name) and expression.func.id == "len"
+            if not is_length or len(expression.args) != 1:
+                return
+            pending += expression.args
+        elif not isinstance(expression, nodes.Constant):
+            return
+    yield from found
 
 
 def _names_in(node: object) -> Iterator[str]:

@@ -121,6 +121,8 @@ def binary(it: Interpreter, op: str, left: Value, right: Value) -> Value:
     if isinstance(right, Unknown):
         return it.derived(right)
     if isinstance(left, Symbol) or isinstance(right, Symbol):
+        if op == "*" and (isinstance(left, list) or isinstance(right, list)):
+            return _repeated(it, left, right)
         return symbol_binary(op, left, right)
     if op == "|" and (_is_type(left) or _is_type(right)):
         # a union of types, as `isinstance` takes it
@@ -148,7 +150,21 @@ def binary(it: Interpreter, op: str, left: Value, right: Value) -> Value:
             return native
         names = f"'{it.class_of(left).name}' and '{it.class_of(right).name}'"
         raise it.error("TypeError", f"unsupported operand type(s) for {op}: {names}")
-    return plain_binary(it, op, left, right)
+    made = plain_binary(it, op, left, right)
+    if op == "+" and isinstance(made, list):
+        reason = it.open_reason(left) or it.open_reason(right)
+        if reason and not it.module_depth:
+            it.mark_open(made, reason)
+    return made
+
+
+def _repeated(it: Interpreter, left: Value, right: Value) -> Value:
+    """A list times a number that is not known: of one round, its length left open."""
+    items, count = (left, right) if isinstance(left, list) else (right, left)
+    made = list(cast("list[Value]", items))
+    if not it.module_depth:
+        it.mark_open(made, cast(Symbol, count).why)
+    return made
 
 
 def _carrier(value: Value) -> bool:

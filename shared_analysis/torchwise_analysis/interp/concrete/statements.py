@@ -11,6 +11,7 @@ run by the second half of this file, whose functions are host generators.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
+from itertools import chain
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 from torchwise_analysis.interp.concrete import classes, operators, patterns, recovery
@@ -346,6 +347,10 @@ def _is_last_resort(node: nodes.If) -> bool:
     return cases > 1 and not node.orelse
 
 
+# Micro-steps of one window that are counted without being run.
+MAX_PASSED_OVER = 1024
+
+
 def for_(it: Interpreter, node: nodes.For, frame: Frame) -> Outcome:
     source = it.evaluate(node.iter, frame)
     is_counted = isinstance(source, (range, list, tuple))
@@ -370,11 +375,27 @@ def for_(it: Interpreter, node: nodes.For, frame: Frame) -> Outcome:
             return None
         if is_counted and watch.may_skip(it):
             items = _last_only(it, items)
+        elif watch.awaits_step and watch.gate is not None and not watch.passive:
+            items = _from_step_on(it, node, watch.gate, frame, items)
         elif watch.may_leap(it) and len(numbers) > 4 * watch.rounds:
             it.assume("a loop trains in the second half of its rounds as it does whenever it does")
             items = it.iterate(numbers[len(numbers) // 2 :])
     watch.exhausted(it)
     return run_block(it, node.orelse, frame)
+
+
+def _from_step_on(
+    it: Interpreter, node: nodes.For, gate: nodes.Expr, frame: Frame, items: Iterator[Value]
+) -> Iterator[Value]:
+    """The items from the next one on whose round takes a step; those before count as micro-steps."""
+    for passed, item in enumerate(items):
+        it.burn()
+        it.assign(node.target, item, frame)
+        if passed == MAX_PASSED_OVER or it.truth(it.evaluate(gate, frame), gate, frame):
+            return chain((item,), items)
+        it.loops.backwards += 1
+        del item
+    return iter(())
 
 
 def _last_only(it: Interpreter, items: Iterator[Value]) -> Iterator[Value]:

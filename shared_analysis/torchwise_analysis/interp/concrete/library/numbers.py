@@ -96,9 +96,9 @@ def numpy_module(it: Interpreter) -> Namespace:
     for name in ("sqrt", "log", "log2", "log10", "exp", "sin", "cos", "tan", "floor", "ceil", "fabs"):
         members[name] = _elementwise(pure(name, getattr(math, name)))
     members["abs"] = members["absolute"] = _elementwise(pure("abs", abs))
+    for name in ("cumsum", "cumprod"):
+        members[name] = Builtin(f"numpy.{name}", _accumulated(f"torch.{name}"))
     for name in (
-        "cumsum",
-        "cumprod",
         "clip",
         "round",
         "square",
@@ -316,6 +316,8 @@ def _elementwise(scalar: Builtin) -> Builtin:
 
     def call(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
         array = args[0] if args else None
+        if isinstance(array, (list, tuple)):
+            array = _array(it, [array], {})
         if isinstance(array, Unknown):
             return array
         if isinstance(array, Tensor) and array.ndim:
@@ -324,6 +326,23 @@ def _elementwise(scalar: Builtin) -> Builtin:
         return scalar.call(it, args[:1], {})
 
     return Builtin(scalar.name, call)
+
+
+def _accumulated(name: str) -> Call:
+    """`numpy.cumsum` and its like: along an axis, or over all elements one behind the other."""
+
+    def call(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+        array = args[0] if args else None
+        if isinstance(array, (list, tuple)):
+            array = _array(it, [array], {})
+        if not isinstance(array, Tensor):
+            return Unknown(f"what {name.replace('torch', 'numpy')} gives", it.origin())
+        axis = keywords.get("axis", args[1] if len(args) > 1 else None)
+        if axis is None:
+            array, axis = it.library.call_function(it, "torch.flatten", [array], {}), 0
+        return it.library.call_function(it, name, [array, axis], {})
+
+    return call
 
 
 def _append(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
