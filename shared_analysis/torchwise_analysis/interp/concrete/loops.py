@@ -109,7 +109,8 @@ class Watch:
 
     __slots__ = (
         "awaits_step", "backwards", "calls", "gate", "generations", "goes_backward", "is_counted",
-        "is_promising", "is_within", "measuring", "origin", "passive", "recorded", "rounds", "steps", "steps_inside", "taken",
+        "is_promising", "is_within", "measuring", "origin", "passive", "recorded", "rounds", "steps",
+        "steps_inside", "taken",
     )  # fmt: skip
 
     def __init__(self, it: Interpreter, origin: Origin, is_library: bool) -> None:
