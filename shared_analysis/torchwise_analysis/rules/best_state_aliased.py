@@ -290,6 +290,7 @@ def _is_made_anew(trace: Trace, use: StateDictUsed) -> bool:
         and one.loops == use.loops
         and use.loops
         and one.order < use.order
+        and one.place != use.place  # the alternatives of one value
         and (isinstance(one, StateDictKept) or one.how == "return")
         and one.state.version == use.current
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from torchwise_analysis.findings import Confidence, Evidence, Fix, Place, Safety, Severity
 from torchwise_analysis.fixes import (
@@ -406,6 +407,9 @@ _FOR_OTHERS = ("autograd.grad", "functional")
 def detect(trace: Trace) -> Iterator[Hit]:
     evaluated: dict[tuple[int, Place], Forward] = {}
     trained_before: dict[int, int] = {}  # module: order of its first training forward outside eval mode
+    awake_parts: dict[
+        int, set[int]
+    ] = {}  # by module: parts that a training forward of it ran outside eval mode
     if not trace.updates:
         return
     switched: dict[Place, list[int]] = {}
@@ -428,6 +432,14 @@ def detect(trace: Trace) -> Iterator[Hit]:
                 yield _hit(trace, forward, place, between)
         if any(mode.name != "eval" for mode in forward.modes):
             trained_before.setdefault(forward.module.id, forward.order)
+        awake = awake_parts.setdefault(forward.module.id, set())
+        asleep = forward.eval_parts & awake
+        for (oid, place), between in evaluated.items() if asleep else ():
+            if oid in asleep and oid in trace.objects:
+                part = replace(forward, module=trace.objects[oid])
+                if not _is_harmless(trace, part):
+                    yield _hit(trace, part, place, between)
+        awake.update(part.id for part in trace.parts(forward.module.id) if part.id not in forward.eval_parts)
 
 
 def _is_harmless(trace: Trace, forward: Forward) -> bool:

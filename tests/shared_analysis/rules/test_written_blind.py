@@ -774,3 +774,103 @@ def test_a_generator_that_is_kept_and_not_drawn_from(used: str, is_found: bool) 
             return DataLoader(Pairs(rows), batch_size=8, shuffle=True, num_workers=4)
         """,
     )
+
+
+PART = """
+import torch
+from torch import nn
+
+
+class Auto(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder = nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4))
+        self.decoder = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.1), nn.Linear(8, 8))
+
+    def forward(self, x):
+        return self.decoder(self.encoder(x))
+
+
+def show(auto):
+    auto.decoder.eval(){here}
+    with torch.no_grad():
+        out = auto.decoder(torch.randn(4, 4))
+    {after}
+    return out
+
+
+def train(loader):
+    auto = Auto()
+    {first}
+    opt = torch.optim.Adam(auto.parameters())
+    auto.train()
+    for step, x in enumerate(loader):
+        loss = nn.functional.mse_loss(auto(x), x)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        if step % 100 == 0:
+            show(auto)
+            {again}
+"""
+
+
+@pytest.mark.parametrize(
+    ("after", "again", "is_found"),
+    [
+        ("pass", "pass", True),
+        ("auto.decoder.train()", "pass", False),
+        ("auto.train()", "pass", False),
+        ("pass", "auto.train()", False),
+        ("pass", "auto.decoder.train(True)", False),
+    ],
+)
+def test_a_part_that_is_left_in_eval_mode(after: str, again: str, is_found: bool) -> None:
+    text = PART.format(after=after, again=again, here="  # here" if is_found else "", first="pass")
+    check("stuck-eval-mode", text)
+
+
+def test_a_part_that_is_frozen_from_the_start() -> None:
+    text = PART.format(after="pass", again="pass", here="", first="auto.decoder.eval()")
+    check("stuck-eval-mode", text.replace("    auto.train()\n", ""))
+
+
+KEPT = """
+import torch
+from torch import nn
+
+
+def fit(net, loader, scores):
+    opt = torch.optim.SGD(net.parameters(), 0.1)
+    best = {start}
+    for score in scores:
+        for x, y in loader:
+            opt.zero_grad()
+            nn.functional.mse_loss(net(x), y).backward()
+            opt.step()
+        if score < best[{first}]:
+            best = {kept}
+    return best
+
+
+def main(net, loader, scores):
+    torch.save(fit(net, loader, scores)[{second}], "best.pt")
+"""
+
+
+@pytest.mark.parametrize(
+    ("start", "kept", "first", "second"),
+    [
+        ('(float("inf"), None)', "(score, STATE)", "0", "1"),
+        ('[float("inf"), None]', "[score, STATE]", "0", "1"),
+        ('{"score": 9.0, "state": None}', '{"score": score, "state": STATE}', '"score"', '"state"'),
+    ],
+)
+def test_weights_kept_beside_their_score(start: str, kept: str, first: str, second: str) -> None:
+    text = KEPT.format(start=start, kept=kept, first=first, second=second)
+    here = text.replace("STATE", "net.state_dict()").replace(
+        kept.replace("STATE", "net.state_dict()"), "KEPT"
+    )
+    line = kept.replace("STATE", "net.state_dict()") + "  # here"
+    check("best-state-aliased", here.replace("KEPT", line))
+    check("best-state-aliased", text.replace("STATE", "{k: v.clone() for k, v in net.state_dict().items()}"))
