@@ -204,7 +204,9 @@ class _Facts:
         name = workload.model or ""
         is_image = workload.config is None and vision.knows(name)
         installed = Installed(workload.releases, workload.year)
-        return _Facts(sm, weights, autocast, installed, workload.framework or "transformers", is_image)
+        # Unsloth's kernels lie in the models of transformers
+        library = "transformers" if workload.framework in ("", "unsloth", "liger") else workload.framework
+        return _Facts(sm, weights, autocast, installed, library, is_image)
 
     @property
     def torch_version(self) -> tuple[int, int]:
@@ -376,7 +378,10 @@ def _style(workload: Workload, facts: _Facts, choices: _Choices, training: bool)
         loss = facts.does("causal_loss")
     else:
         loss = "float"
-    fuses_loss = workload.compiled
+    kernels = _kernels(workload)
+    if kernels == "liger":
+        loss = "chunked"
+    fuses_loss = workload.compiled or bool(kernels)
     if workload.compiled and library == "torchtitan":
         fuses_loss = facts.does("compiled_loss") == "yes"
         # mixtures have training code of their own beside it
@@ -384,7 +389,7 @@ def _style(workload: Workload, facts: _Facts, choices: _Choices, training: bool)
             sentence = "the loss is compiled with the model"
             fuses_loss = bool(choices.pick("fuses_loss", True, (False,), sentence))
     return Style(
-        fused=workload.compiled,
+        fused=workload.compiled or bool(kernels),
         fused_loss=fuses_loss,
         attention=attention,
         expand_kv=expand and "flash-attention" not in text,
@@ -394,9 +399,20 @@ def _style(workload: Workload, facts: _Facts, choices: _Choices, training: bool)
         checkpointing=checkpointing,
         norm_wide=library == "litgpt" and facts.does("litgpt_norm") == "wide",
         by_transformers=library == "transformers" and "flash" not in text,
-        offload="activations" in _offloaded(workload) or "offload" in (workload.checkpointing or ""),
+        offload="activations" in _offloaded(workload) or _offloads(workload.checkpointing),
         training=training,
     )
+
+
+def _kernels(workload: Workload) -> str:
+    """Norms, rotation, gates and the loss by hand-written kernels: "unsloth", "liger" or neither."""
+    said = f"{workload.framework} {workload.attention} {workload.optimizer} {workload.assumption}".lower()
+    return next((name for name in ("unsloth", "liger") if name in said), "")
+
+
+def _offloads(checkpointing: str | None) -> bool:
+    """Unsloth's own checkpointing moves what it keeps to the host."""
+    return re.search(r"offload|unsloth", checkpointing or "") is not None
 
 
 def _checkpointing(workload: Workload, choices: _Choices) -> str:

@@ -207,8 +207,13 @@ _FRAMEWORKS = (
     ("openmmlab", r"open-?mmlab|mmdet|mmseg"),
     ("diffusers", r"diffusers"),
     ("unsloth", r"unsloth"),
-    ("axolotl", r"axolotl"),
-    ("transformers", r"huggingface|transformers|peft|trl|accelerate|deepspeed|qwen|llama-?factory"),
+    ("transformers", r"huggingface|transformers|peft|\btrl|accelerate|deepspeed|qwen"),
+    # trainers around the models of transformers
+    (
+        "transformers",
+        r"axolotl|llama-?factory|fastchat|alpaca|qlora|lomo|galore|lmflow|ms-swift|modelscope|xtuner|h2o"
+        r"|open-?instruct|firefly|loftq|badam|vicuna|baichuan|chatglm|internlm|bitsandbytes|autotrain|setfit",
+    ),
 )
 
 

@@ -138,6 +138,12 @@ def test_other_words_for_the_same_facts_are_the_same_job(one: dict[str, Any], ot
             {"n_gpus": 4, "parallel_class": "DDP", "parallelism": "DDP, gradient_as_bucket_view"},
             {"n_gpus": 4, "parallel_class": "DDP", "parallelism": "DDP"},
         ),
+        ({"framework": "unsloth"}, {"framework": "transformers"}),
+        ({"assumption": "Liger kernels"}, {"assumption": ""}),
+        (
+            {"framework": "unsloth", "grad_checkpointing": "unsloth", "micro_batch": 64},
+            {"framework": "unsloth", "grad_checkpointing": "true", "micro_batch": 64},
+        ),
         (
             {"n_gpus": 4, "parallelism": "TP=2, PP=2"},
             {"n_gpus": 2, "parallelism": "TP=2"},
@@ -367,3 +373,18 @@ def test_a_model_cut_to_fewer_layers() -> None:
     assert whole.parameters is not None and cut.parameters is not None
     tables = 2 * 32000 * 4096 + 4096
     assert cut.parameters - tables == 2 * (whole.parameters - tables) // 32
+
+
+@pytest.mark.parametrize(
+    ("path", "framework"),
+    [
+        ("hiyouga/LLaMA-Factory README", "transformers"),
+        ("axolotl-ai-cloud/axolotl", "transformers"),
+        ("unslothai/unsloth README", "unsloth"),
+        ("pytorch/torchtitan benchmarks", "torchtitan"),
+        ("open-mmlab/mmsegmentation", "openmmlab"),
+        ("someone/else", ""),
+    ],
+)
+def test_frameworks_by_their_documents(path: str, framework: str) -> None:
+    assert read({"source": {"path": path}}).framework == framework
