@@ -78,6 +78,7 @@ class Here:
         return self
 
     def __exit__(self, *_: object) -> None:
+        del self._analyst  # the collector would look through all that it knows
         if self._is_collecting:
             gc.enable()
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 def collector_paused() -> Generator[None, None, None]:
     """Nodes never form cycles, and looking for some while a file of them is made triples the time.
 
-    It is afterwards as it was before, whatever was called in between: parso, which jedi parses with, turns it on.
+    It is afterwards as it was before, whatever was called in between: parso, which jedi uses, turns it on.
     """
     was_enabled = gc.isenabled()
     gc.disable()

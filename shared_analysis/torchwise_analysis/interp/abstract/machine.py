@@ -461,7 +461,8 @@ class Machine:
             try:
                 value = branch()
             except DeadPathError as error:
-                dead, self.alive = error, False
+                # its frames lead back here: with them, everything would wait for the collector
+                dead, self.alive = error.with_traceback(None), False
                 value = None
             if self.alive:
                 outcomes.append(self.state.changes(mark))

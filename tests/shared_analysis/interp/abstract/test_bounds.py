@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
 
 import pytest
 
 from torchwise_analysis.interp.abstract import run
 from torchwise_analysis.interp.abstract.limits import Limits
+from torchwise_analysis.interp.abstract.machine import Machine
 from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.names.project import Project
 from torchwise_analysis.source import lower_text
+from torchwise_analysis.source.collector import collector_paused
 
 LIMITS = Limits(visits=60_000, entry_visits=30_000)
 
@@ -125,3 +128,26 @@ def test_ranges_beyond_a_machine_word() -> None:
     loop = "for step in range({}):\n    model(x).backward()\n    optimizer.step()\n"
     for arguments in ("10 ** 99", "-(10 ** 99), 10 ** 99, 7", "10 ** 99, 0, -1", "10 ** 99, 0"):
         assert traced("import torch\n" + loop.format(arguments)).silence.failed == ()
+
+
+DYING = """\
+def refuse(x):
+    y = x + 1
+    print(y)
+    raise ValueError(y)
+
+def f(x, flag):
+    y = refuse(x) if flag else x
+    if flag > 1:
+        refuse(y)
+    return y
+"""
+
+
+@pytest.mark.parametrize("text", [DYING, flags_everywhere()])
+def test_a_run_leaves_nothing_to_the_collector(text: str) -> None:
+    gc.collect()
+    with collector_paused():
+        traced(text)
+        left = [thing for thing in gc.get_objects() if isinstance(thing, Machine)]
+    assert left == []
