@@ -421,6 +421,11 @@ def call_method(m: Machine, value: va.Tensor, call: Call) -> va.Value:
         if name == "detach_":
             rebind(m, node, out)
         return out
+    if name in ("floor", "floor_") and _is_drawn(value):
+        gate = _gate(m, call)
+        if name == "floor_":
+            rebind(m, node, gate)
+        return gate
     if name in _CUTTING:
         if name == "argmax":
             _picked(m, value, call, 0)
@@ -638,6 +643,11 @@ def _selected(m: Machine, value: va.Tensor, call: Call) -> va.Value:
     m.state.set(("a", out.id, "values"), values)
     m.state.set(("a", out.id, "indices"), indices)
     return out
+
+
+def _is_drawn(value: va.Tensor) -> bool:
+    """`keep + torch.rand(shape)`: its floor is a mask."""
+    return "drawn" in value.taint and not value.passes and value.cut is None and not value.sources
 
 
 def _gate(m: Machine, call: Call) -> va.Tensor:

@@ -874,3 +874,34 @@ def test_weights_kept_beside_their_score(start: str, kept: str, first: str, seco
     line = kept.replace("STATE", "net.state_dict()") + "  # here"
     check("best-state-aliased", here.replace("KEPT", line))
     check("best-state-aliased", text.replace("STATE", "{k: v.clone() for k, v in net.state_dict().items()}"))
+
+
+DROP_PATH = """
+import torch
+from torch import nn
+
+
+def drop_path(x, p: float = 0.0, training: bool = False):
+    {guard}
+    keep = 1 - p
+    mask = keep + torch.rand((x.shape[0], 1), device=x.device)
+    {floor}
+    return x.div(keep) * mask
+
+
+class Block(nn.Module):
+    def __init__(self, p):
+        super().__init__()
+        self.p, self.layer = p, nn.Linear(8, 8)
+
+    def forward(self, x):
+        return x + drop_path(self.layer(x), self.p, self.training)
+"""
+
+
+@pytest.mark.parametrize("floor", ["mask.floor_()", "mask = mask.floor()"])
+def test_stochastic_depth_that_is_told_the_mode(floor: str) -> None:
+    rule = "dropout-always-on"
+    check(rule, DROP_PATH.format(guard="if p == 0.0:\n        return x", floor=floor + "  # here"))
+    check(rule, DROP_PATH.format(guard="if p == 0.0 or not training:\n        return x", floor=floor))
+    check(rule, DROP_PATH.format(guard="if not training or p == 0.0:\n        return x", floor=floor))
