@@ -105,6 +105,9 @@ def test_an_unknown_name_is_refused_with_suggestions() -> None:
         presets.find("llama-2-7bb")
     with pytest.raises(UnknownModelError):
         presets.find("no such model")
+    for name in ("blip2-opt-2.7b", "llava-1.5-llama-2-7b", "Qwen2-VL-7B", "Llama 3.2 3B Vision"):
+        with pytest.raises(UnknownModelError):
+            presets.find(name)
 
 
 def test_every_preset_is_found_by_its_own_names() -> None:

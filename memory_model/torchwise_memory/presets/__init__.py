@@ -48,7 +48,9 @@ def presets() -> tuple[Preset, ...]:
 def find(name: str) -> Preset:
     """The preset of that name, whatever the separators, the owner or the tuning. Raises UnknownModelError."""
     table = _by_key()
-    for key in _keys(name):
+    # a language model inside of another is a part, not the model
+    keys = [_squash(name)] if _WITH_PICTURES.search(name) else _keys(name)
+    for key in keys:
         if key in table:
             return table[key]
     close = get_close_matches(_squash(name), table, n=3, cutoff=0.75)
@@ -65,6 +67,12 @@ def _by_key() -> dict[str, Preset]:
     return table
 
 
+#: Models that read pictures or sound beside text, and are named after the language model in them.
+_WITH_PICTURES = re.compile(
+    r"blip|llava|\bvl\b|-vl|vision|multimodal|idefics|flamingo|minigpt|cogvlm|internvl|paligemma|\bomni\b"
+    r"|audio|video|speech",
+    re.IGNORECASE,
+)
 #: Words that say how a model was tuned or stored, not how large it is.
 _TUNING = re.compile(
     r"\b(instruct|chat|base|hf|it|pt|sft|dpo|fp16|bf16|fp32|4k|8k|16k|32k|128k|1m|meta|nf4|4bit|8bit|bnb|gptq|awq"
