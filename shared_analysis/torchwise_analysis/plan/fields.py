@@ -44,7 +44,7 @@ def read_plan(it: Interpreter, measured: list[Measured]) -> dict[str, PlanField]
     met = it.library.met
     if "optimizer" in met:
         name, origin = met["optimizer"]
-        plan["optimizer"] = PlanField(str(name), Source.READ, origin)
+        plan["optimizer"] = PlanField(str(name), _chosen_by(it, "optimizer"), origin)
     elif "updates" in met:
         name, origin = met["updates"]
         plan["optimizer"] = PlanField(str(name), Source.READ, origin)
@@ -52,7 +52,8 @@ def read_plan(it: Interpreter, measured: list[Measured]) -> dict[str, PlanField]
     if training is not None:
         plan["accumulation"] = PlanField(training.window, Source.READ, training.origin)
     if "checkpointing" in met:
-        plan["checkpointing"] = PlanField(True, Source.READ, met["checkpointing"][1])
+        source = _chosen_by(it, "checkpointing")
+        plan["checkpointing"] = PlanField(True, source, met["checkpointing"][1])
     elif training is not None:
         plan["checkpointing"] = PlanField(False, Source.READ)
     if "quantisation" in met:
@@ -69,7 +70,8 @@ def _said_otherwise(it: Interpreter, name: str, field: PlanField) -> list[str]:
     found = [(value, origin) for one, value, origin in it.library.conflicts if one == name]
     if name in it.stated and name not in it.chosen:
         found.append(it.stated[name])
-    if name == "micro_batch":
+    if name == "micro_batch" and _first_input(it) is None:
+        # else it is known from which loader the step takes its batches
         found += [(made.batch_size, made.origin) for made in it.library.loaders if made.shuffles]
     others: dict[str, None] = {}
     for value, origin in found:
@@ -114,8 +116,13 @@ def _batch(it: Interpreter, plan: dict[str, PlanField]) -> None:
         return
     image = _image(it)
     if image is not None:
-        place = met.get("image_size", (None, None))[1] or _origin_of(image, image.shape[-1])
-        plan["image_size"] = PlanField((image.shape[-2], image.shape[-1]), Source.READ, place)
+        size = image.shape[-2], image.shape[-1]
+        stated = it.library.image_places.get(size) or next((e for e in image.extents if e == size[1]), None)
+        plan["image_size"] = (
+            PlanField(size, _source_of(stated), stated.origin)
+            if isinstance(stated, Int)
+            else PlanField(size, Source.READ, stated or image.origin)
+        )
 
 
 def _loader(it: Interpreter, plan: dict[str, PlanField]) -> None:
@@ -141,7 +148,12 @@ def _placed(it: Interpreter, name: str, value: object, origin: Origin | None) ->
         return PlanField(int(str(value)), Source.ASSUMED, origin, "nothing in the script says it")
     if isinstance(value, Int):
         return PlanField(int(value), _source_of(value), value.origin)
-    return PlanField(int(str(value)), Source.READ, origin)
+    return PlanField(int(str(value)), _chosen_by(it, name), origin)
+
+
+def _chosen_by(it: Interpreter, name: str) -> Source:
+    """Who settled a fact that was met: the program, or a library where the program left it to that."""
+    return Source.DEFAULT if name in it.library.by_default else Source.READ
 
 
 def _source_of(value: Int) -> Source:
@@ -156,10 +168,6 @@ def _extent(given: ModelInput, axis: int) -> PlanField:
     if literal is None:
         return PlanField(value, Source.READ, given.origin)
     return PlanField(value, _source_of(literal), literal.origin)
-
-
-def _origin_of(given: ModelInput, value: int) -> Origin | None:
-    return next((e.origin for e in given.extents if e == value), given.origin)
 
 
 def micro_batch_literals(it: Interpreter) -> tuple[Literal, ...]:
@@ -183,7 +191,7 @@ def micro_batch_literals(it: Interpreter) -> tuple[Literal, ...]:
 def _precision(it: Interpreter, plan: dict[str, PlanField]) -> None:
     if "precision" in it.library.met:
         value, origin = it.library.met["precision"]
-        plan["precision"] = PlanField(str(value), Source.READ, origin)
+        plan["precision"] = PlanField(str(value), _chosen_by(it, "precision"), origin)
         return
     counted = it.library.counted or it.library.trained
     if counted is None and it.recovers and stays_in_single_precision(it):

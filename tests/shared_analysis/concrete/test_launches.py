@@ -481,7 +481,7 @@ for (x,) in loader:
 """
     field = estimate(tmp_path, script).plan["micro_batch"]
     assert field.value == 8
-    assert field.why == "but 16 in line 2 of main.py, 4 in line 7 of main.py"
+    assert field.why == "but 16 in line 2 of main.py", "no step takes a batch of the other loader"
 
 
 def test_a_stated_image_size_answers_for_photographs(tmp_path: Path) -> None:
@@ -540,3 +540,57 @@ def test_an_edited_text_is_read_again(tmp_path: Path) -> None:
     assert lines_for(str(main), (str(tmp_path),))[0].words == ("--width", "8")
     run.write_text("python train.py --width 128\n")
     assert lines_for(str(main), (str(tmp_path),))[0].words == ("--width", "128")
+
+
+# --------------------------------------------------------------------------- places and how sure they are
+
+
+SOURCES = """
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+model = GPT2LMHeadModel(GPT2Config(n_layer=2, n_embd=64, n_head=2))
+arguments = TrainingArguments("out", %s)
+data = [{"input_ids": torch.arange(64), "labels": torch.arange(64)} for _ in range(64)]
+trainer = Trainer(model, arguments, train_dataset=data)
+trainer.train()
+"""
+
+
+def test_what_a_trainer_chooses_is_a_default(tmp_path: Path) -> None:
+    plan = estimate(tmp_path, SOURCES % "bf16=True").plan
+    assert (plan["precision"].source, plan["micro_batch"].source) == (Source.READ, Source.DEFAULT)
+    assert plan["optimizer"].source is Source.DEFAULT
+    assert plan["micro_batch"].value == 8
+    plan = estimate(tmp_path, SOURCES % 'per_device_train_batch_size=4, optim="adafactor"').plan
+    assert (plan["optimizer"].source, plan["micro_batch"].source) == (Source.READ, Source.READ)
+
+
+def test_an_option_set_later_is_no_default(tmp_path: Path) -> None:
+    script = (SOURCES % "").replace("data = [", "arguments.bf16 = True\ndata = [")
+    assert estimate(tmp_path, script).plan["precision"].source is Source.READ
+
+
+def test_the_size_of_images_stands_where_training_says_it(tmp_path: Path) -> None:
+    script = """
+import argparse
+import torch
+from torchvision import datasets, transforms
+parser = argparse.ArgumentParser()
+parser.add_argument("--size", type=int, default=96)
+args = parser.parse_args()
+train = transforms.Compose([transforms.RandomResizedCrop(args.size), transforms.ToTensor()])
+test = transforms.Compose([transforms.Resize(128), transforms.CenterCrop(args.size), transforms.ToTensor()])
+loader = torch.utils.data.DataLoader(datasets.ImageFolder("train", train), batch_size=8, shuffle=True)
+held = torch.utils.data.DataLoader(datasets.ImageFolder("val", test), batch_size=100, shuffle=True)
+model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.Flatten(), torch.nn.LazyLinear(10)).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for images, labels in loader:
+    loss = torch.nn.functional.cross_entropy(model(images.cuda()), labels.cuda())
+    loss.backward()
+    optimizer.step()
+"""
+    plan = estimate(tmp_path, script.replace("LazyLinear(10)", "Linear(8 * 94 * 94, 10)")).plan
+    image, batch = plan["image_size"], plan["micro_batch"]
+    assert image.value == (96, 96) and image.source is Source.DEFAULT
+    assert image.origin is not None and image.origin.line == 6
+    assert batch.value == 8 and not batch.why, "batches of the other loader train nothing"

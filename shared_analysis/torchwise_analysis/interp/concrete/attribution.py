@@ -32,7 +32,7 @@ def module_memory(it: Interpreter, alive: Iterable[Record]) -> tuple[ModuleMemor
     nobody's to change.
     """
     origins: dict[int, Origin] = {}
-    for reference, origin in it.library.models:
+    for reference, origin, _ in it.library.models:
         module = reference()
         if module is not None and origin is not None and not _is_of_library(it, origin.path):
             origins[id(module)] = origin

@@ -203,6 +203,10 @@ def _initialize(it: Interpreter, args: list[Value], keywords: Keywords) -> Value
     after = instance.cls.find("__post_init__")
     if after is not MISSING:
         it.call(after, [instance, *extra], {})
+    if instance.cls.find("__tells_defaults__") is True:
+        it.library.defaults[instance] = {
+            name: instance.attributes.get(name) for name in fields if name not in given
+        }
     return None
 
 

@@ -129,7 +129,9 @@ def call(it: Interpreter, node: nodes.Call, frame: Frame) -> Value:
     if not module.is_text:
         # `place`, for what comes most often
         line = frame.base + node.span.line + 1
-        it.ledger.origin = module.places.get(line) or module.place(line)
+        it.ledger.origin = found = module.places.get(line) or module.place(line)
+        if not module.is_library:
+            it.own_place = found
     if isinstance(callee, Builtin):
         if callee.name == "eval" and len(args) == 1 and isinstance(args[0], str):
             return value_of_text(it, args[0], frame)

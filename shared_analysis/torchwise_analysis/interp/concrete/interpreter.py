@@ -112,6 +112,8 @@ class Interpreter:
         self.project = project
         self.world = world
         self.ledger = world.ledger
+        # the program's line that runs, or that asked for what a library's text does
+        self.own_place: Origin | None = None
         self.stop = stop
         self.fuel = fuel
         # at this much fuel the run asks whether to go on
@@ -181,7 +183,9 @@ class Interpreter:
         module = frame.module
         if not module.is_text:
             line = frame.base + node.span.line + 1
-            self.ledger.origin = module.places.get(line) or module.place(line)
+            self.ledger.origin = found = module.places.get(line) or module.place(line)
+            if not module.is_library:
+                self.own_place = found
 
     def origin(self) -> Origin | None:
         return self.ledger.origin

@@ -195,7 +195,14 @@ class Library:
         # facts of the plan as they are met: name -> (value, place)
         self.aten_operators: dict[str, Value] = {}
         self.met: dict[str, tuple[object, Origin | None]] = {}
-        self.models: list[tuple[weakref.ref[Module], Origin | None]] = []
+        # those of them that a library chose
+        self.by_default: set[str] = set()
+        # the options of a library's arguments that the program left to it
+        self.defaults: weakref.WeakKeyDictionary[Instance, dict[str, Value]] = weakref.WeakKeyDictionary()
+        # what says of images how large they become: the program's number, or its line
+        self.image_places: dict[tuple[int, int], Int | Origin | None] = {}
+        # each with the line that made it, and the program's line behind that
+        self.models: list[tuple[weakref.ref[Module], Origin | None, Origin | None]] = []
         # what a library calls the models it made
         self.kinds: weakref.WeakKeyDictionary[Module, str] = weakref.WeakKeyDictionary()
         self.model_inputs: list[ModelInput] = []
@@ -433,7 +440,7 @@ class Library:
             made.program_class = cls
             if any("forward" in c.members for c in cls.mro if "native" not in c.traits):
                 made.forward_override = self.override
-            self.models.append((weakref.ref(made), self.it.origin()))
+            self.models.append((weakref.ref(made), self.it.origin(), self.it.own_place))
         elif cls.tag != native.name:
             self.program_classes[made] = cls
         return cast(Value, made)
@@ -442,7 +449,7 @@ class Library:
         given = {**dict(zip((p.name for p in native.params), args, strict=False)), **keywords}
         options = [n for n in ("fused", "foreach", "momentum", "amsgrad") if _is_given(given.get(n))]
         shown = native.name.rpartition(".")[2] + (f" ({', '.join(options)})" if options else "")
-        self.met.setdefault("optimizer", (shown, self.it.origin()))
+        self.met.setdefault("optimizer", (shown, self.own(self.it.origin())))
         if self.it.recovers and args + list(keywords.values()):
             self._note_trained(next(iter([*args[:1], *keywords.values()])))
 
@@ -451,7 +458,7 @@ class Library:
         unknown = _unknown_in(parameters)
         if unknown is not None:
             self.unread_model = self.unread_model or unknown
-        alive = [module for ref, _ in self.models if (module := ref()) is not None]
+        alive = [module for ref, _, _ in self.models if (module := ref()) is not None]
         inner = {id(part) for module in alive for part in module.children.values() if part is not None}
         roots = [module for module in alive if id(module) not in inner and _has_parameters(module)]
         if roots:
@@ -462,8 +469,19 @@ class Library:
         if self.trained is None and any(_has_parameters(module) for module in models):
             self.trained = self._count([module for module in models if _has_parameters(module)])
 
-    def note(self, name: str, value: object, origin: Origin | None) -> None:
-        """A fact of the plan; where another source has said something else before, both are kept."""
+    def own(self, origin: Origin | None, own: Origin | None = None) -> Origin | None:
+        """A place of the program: of a library's line the one that asked for it."""
+        if origin is None or not self.it.project.is_library(origin.path):
+            return origin
+        return own or self.it.own_place or origin
+
+    def note(self, name: str, value: object, origin: Origin | None, is_default: bool = False) -> None:
+        """A fact of the plan; where another source has said something else before, both are kept.
+
+        is_default: nobody chose it, the library did.
+        """
+        if is_default and name not in self.met:
+            self.by_default.add(name)
         known = self.met.setdefault(name, (value, origin))
         if known[0] != value and len(self.conflicts) < MADE_LIMIT:
             self.conflicts.append((name, value, origin))
@@ -476,7 +494,7 @@ class Library:
     def built(self, model: Module, kind: str) -> None:
         """A library's model was made: its kind names it in the plan."""
         self.kinds[model] = kind
-        self.met.setdefault("model", (self._shown_name(model) if kind else "", self.it.origin()))
+        self.met.setdefault("model", (self._shown_name(model) if kind else "", self.own(self.it.origin())))
 
     def note_models(self) -> None:
         """Count the models called so far, while they are alive."""
@@ -496,7 +514,8 @@ class Library:
         if len(trained) > 1 or not name:
             names = Counter(self._shown_name(module) for module in trained)
             name = " + ".join(f"{count} x {one}" if count > 1 else one for one, count in names.items())
-            origin = next((place for ref, place in self.models if ref() is trained[0]), origin)
+            found = next(((made, own) for ref, made, own in self.models if ref() is trained[0]), None)
+            origin = origin if found is None else self.own(*found)
         return Counted(
             sum(whole_numel(p) for p in parameters.values()) + _packed_away(models),
             sum(whole_numel(p) for p in parameters.values() if p.requires_grad),
@@ -719,7 +738,11 @@ class Library:
             if isinstance(value, Tensor) and value.ndim >= 1:
                 extents = self.extents.get(value.storage, ())
                 given = ModelInput(
-                    tuple(value.shape), value.dtype.is_floating_point, extents, self.it.origin(), has_graph
+                    tuple(value.shape),
+                    value.dtype.is_floating_point,
+                    extents,
+                    self.own(self.it.origin()),
+                    has_graph,
                 )
                 self.model_inputs.append(given)
                 return

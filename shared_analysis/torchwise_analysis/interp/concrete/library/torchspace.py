@@ -342,7 +342,10 @@ def _autocast(fixed_device: str | None, fixed_dtype: DType | None) -> Call:
 
         def entered(it: Interpreter) -> None:
             if on and device == "cuda" and isinstance(dtype, DType):
-                it.library.met["precision"] = (f"{dtype.name} autocast", origin)
+                said = f"{dtype.name} autocast"
+                if it.library.met.get("precision", ("",))[0] != said:
+                    it.library.met["precision"] = (said, it.library.own(origin))
+                    it.library.by_default.discard("precision")
 
         made = dtype if on and isinstance(dtype, DType) and dtype.name != "float32" else None
         cache = it.truth(given.get("cache_enabled", True))

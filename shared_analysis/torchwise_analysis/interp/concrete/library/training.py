@@ -417,19 +417,28 @@ def _note_arguments(it: Interpreter, args: list[Value], keywords: Keywords) -> V
         value = it.find_attribute(given, name)
         return None if value is MISSING else value
 
+    def note(fact: str, value: Value, option: str) -> None:
+        if isinstance(value, (Unknown, Symbol)) or value is None:
+            return
+        is_default = option in left and left[option] is it.find_attribute(given, option)
+        place = it.library.own(_place_of(it, value))
+        it.library.note(fact, value, place, is_default)
+
     if isinstance(given, Unknown):
         return None
-    _met(it, ["micro_batch", field("per_device_train_batch_size")], {})
-    bf16, fp16 = field("bf16"), field("fp16")
-    if bf16 is True or fp16 is True:
-        _met(it, ["precision", "bfloat16 autocast" if bf16 is True else "float16 autocast"], {})
+    left = it.library.defaults.get(given, {}) if isinstance(given, Instance) else {}
+    note("micro_batch", field("per_device_train_batch_size"), "per_device_train_batch_size")
+    if field("bf16") is True:
+        note("precision", "bfloat16 autocast", "bf16")
+    elif field("fp16") is True:
+        note("precision", "float16 autocast", "fp16")
     name = field("optim")
     if isinstance(name, Instance):
         name = name.attributes.get("value", name.payload)
     if isinstance(name, str):
-        _met(it, ["optimizer", _OPTIMIZERS.get(name, name)], {})
+        note("optimizer", _OPTIMIZERS.get(name, name), "optim")
     if field("gradient_checkpointing") is True:
-        _met(it, ["checkpointing", True], {})
+        note("checkpointing", True, "gradient_checkpointing")
     return None
 
 

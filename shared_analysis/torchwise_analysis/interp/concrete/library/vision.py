@@ -153,9 +153,10 @@ def _pair(it: Interpreter, value: Value) -> tuple[int, int]:
 
 
 def _note(it: Interpreter, value: Value) -> None:
-    origin = value.origin if isinstance(value, Int) else it.origin()
-    shown = tuple(value) if isinstance(value, (list, tuple)) else value
-    it.library.met["image_size"] = (shown, origin)
+    first = next(iter(cast("list[Value]", value)), None) if isinstance(value, (list, tuple)) else value
+    it.library.image_places.setdefault(
+        _pair(it, value), first if isinstance(first, Int) else it.library.own(it.origin())
+    )
 
 
 def functional_module(it: Interpreter) -> Namespace:
