@@ -641,7 +641,11 @@ def modules(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
 @method(va.Kind.OPTIMIZER, "state_dict")
 @method(va.Kind.INSTANCE, "state_dict")
 def state_dict(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
-    inner, _ = unwrap(m, obj)
+    inner, wrapped = unwrap(m, obj)
+    if (
+        wrapped == "fsdp"
+    ):  # gathers what the other ranks hold, also for rank 0 alone [torch `_state_dict_utils`]
+        m.emit(ev.Collective, call.node, name="torch.distributed.fsdp.state_dict", group=None)
     version = m.version_of(inner.id)
     link = m.link(call.node, "state_dict() returns references to the weights")
     return va.StateDict(link, inner, version, m.place(call.node))

@@ -905,3 +905,47 @@ def test_stochastic_depth_that_is_told_the_mode(floor: str) -> None:
     check(rule, DROP_PATH.format(guard="if p == 0.0:\n        return x", floor=floor + "  # here"))
     check(rule, DROP_PATH.format(guard="if p == 0.0 or not training:\n        return x", floor=floor))
     check(rule, DROP_PATH.format(guard="if not training or p == 0.0:\n        return x", floor=floor))
+
+
+SHARDED = """
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import FullStateDictConfig, FullyShardedDataParallel as FSDP, StateDictType
+
+
+def save(model, rank, path):
+    policy = FullStateDictConfig(offload_to_cpu=True, rank0_only=True)
+{body}
+
+
+def train(loader):
+    dist.init_process_group("nccl")
+    model = FSDP(nn.Linear(8, 8))
+    optimizer = torch.optim.Adam(model.parameters())
+    for x in loader:
+        optimizer.zero_grad()
+        model(x).sum().backward()
+        optimizer.step()
+    save(model, dist.get_rank(), "model.pt")
+"""
+ALONE = """
+    if rank == 0:
+        with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, policy):
+            torch.save(model.state_dict(), path)  # here
+"""
+TOGETHER = """
+    with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, policy):
+        state = model.state_dict()
+    if rank == 0:
+        torch.save(state, path)
+"""
+
+
+def test_one_rank_gathers_the_state_dict_of_fsdp() -> None:
+    check("rank-divergent-collective", SHARDED.format(body=ALONE))
+    check("rank-divergent-collective", SHARDED.format(body=TOGETHER))
+    plain = SHARDED.format(body=ALONE.replace("  # here", "")).replace(
+        "FSDP(nn.Linear(8, 8))", "nn.Linear(8, 8)"
+    )
+    check("rank-divergent-collective", plain)
