@@ -594,3 +594,80 @@ for images, labels in loader:
     assert image.value == (96, 96) and image.source is Source.DEFAULT
     assert image.origin is not None and image.origin.line == 6
     assert batch.value == 8 and not batch.why, "batches of the other loader train nothing"
+
+
+STARTED = """
+def train(batch, width, amp):
+    model = nn.Sequential(nn.Linear(20, width), nn.Linear(width, 10)).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        with torch.autocast("cuda", dtype=torch.bfloat16, enabled=amp):
+            loss = model(torch.randn(batch, 20, device="cuda")).sum()
+        loss.backward()
+        optimizer.step()
+"""
+CLICK = """
+import click
+import torch
+from torch import nn
+%s
+@click.command()
+@click.option("--batch-size", default=8, type=int)
+@click.option("--width", "-w", default=64)
+@click.option("--amp/--no-amp", default=True)
+def main(batch_size, width, amp):
+    train(batch_size, width, amp)
+main()
+"""
+TYPER = """
+import torch
+import typer
+from torch import nn
+from typing_extensions import Annotated
+app = typer.Typer()
+%s
+@app.command()
+def main(
+    batch_size: Annotated[int, typer.Option("--bs", "-b")] = 8,
+    width: int = typer.Option(64, "-w", help="of the layer"),
+    amp: bool = True,
+):
+    train(batch_size, width, amp)
+app()
+"""
+FIRE = """
+import fire
+import torch
+from torch import nn
+%s
+class Job:
+    def __init__(self, batch_size=8, width=64):
+        self.batch_size, self.width = batch_size, width
+    def report(self):
+        return "nothing"
+    def train(self, amp=True):
+        train(self.batch_size, self.width, amp)
+fire.Fire(Job)
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        (CLICK, "--batch-size 32 -w 128 --no-amp"),
+        (TYPER, "--bs 32 -w 128 --no-amp"),
+        (TYPER, "-b 32 -w 128 --no-amp"),
+        (FIRE, "train --batch_size 32 --width=128 --noamp"),
+        (FIRE, "train --batch_size 32 --width 128 --amp False"),
+    ],
+)
+def test_short_names_switches_and_commands_of_a_launch_line(tmp_path: Path, script: str, words: str) -> None:
+    answer = report(tmp_path, script % STARTED, run_dot_sh=f"python main.py {words}\n")
+    plain, launched = answer.estimates
+    assert plain.plan["micro_batch"].value == 8 and plain.plan["micro_batch"].source is Source.DEFAULT
+    assert plain.plan["precision"].value == "bfloat16 autocast"
+    batch = launched.plan["micro_batch"]
+    assert (batch.value, batch.source) == (32, Source.CONFIGURED)
+    assert batch.origin is not None and batch.origin.path.endswith("run.sh")
+    assert launched.parameters == 20 * 128 + 128 + 128 * 10 + 10
+    assert launched.plan["precision"].value == "float32"

@@ -103,10 +103,20 @@ def test_a_section_may_be_replaced_whole(tmp_path: Path) -> None:
 
 def test_settings_that_are_not_there_stop(tmp_path: Path) -> None:
     assert "configs/large.py" in message(tmp_path, MMENGINE + TRAINING)
-    said = message(
-        tmp_path, MMENGINE + TRAINING, configs__large_dot_py="with read_base():\n    from .a import *\n"
-    )
-    assert "read_base" in said
+    large = "from mmengine.config import read_base\nwith read_base():\n    from .a import *\n"
+    assert "configs/large.py" in message(tmp_path, MMENGINE + TRAINING, configs__large_dot_py=large)
+
+
+@pytest.mark.parametrize("names", ["*", "model, data"])
+def test_settings_in_python_may_import_their_base(tmp_path: Path, names: str) -> None:
+    large = f"""from mmengine.config import read_base
+with read_base():
+    from .base import {names}
+model.update(width=128)
+"""
+    found = estimate(tmp_path, MMENGINE + TRAINING, configs__large_dot_py=large, configs__base_dot_py=BASE)
+    assert found.parameters == 1290
+    assert found.plan["micro_batch"].value == 4
 
 
 def test_a_flag_may_name_a_settings_file(tmp_path: Path) -> None:

@@ -581,13 +581,14 @@ def _overridden_by(it: Interpreter, shown: str) -> list[tuple[str, str]]:
     return [(where, text.text_of(it, option)) for where, option, word in entries if word == "override"]
 
 
-def set_by_words(it: Interpreter, name: str, value: str) -> Value:
-    """`a.b=1` as nested settings; numbers have the launch line's place."""
+def set_by_words(it: Interpreter, name: str, value: str, place: Origin | None = None) -> Value:
+    """`a.b=1` as nested settings; numbers have the place, or that of the line that starts this run."""
     shaped: Value = parsed_yaml(it, value, "a launch line", floats_without_dot=True)
     if any(letter in value for letter in "$<>"):
         shaped = Unknown(f"the value {value} of {name}", it.origin())
-    elif isinstance(shaped, int) and not isinstance(shaped, bool) and it.launch is not None:
-        shaped = Int(int(shaped), it.launch.origin)
+    elif isinstance(shaped, int) and not isinstance(shaped, bool):
+        place = place or (None if it.launch is None else it.launch.origin)
+        shaped = int(shaped) if place is None else Int(int(shaped), place)
     for part in reversed(name.split(".")):
         shaped = {part: shaped}
     return shaped

@@ -395,6 +395,8 @@ class Transformers:
         options["dtype"] = self.stored_dtype(config, given)
         place = options.pop("device_map", None)
         model = self.build(auto, config, options)
+        # what is loaded is ready to be evaluated; who trains it says so
+        self.it.call(self.it.get_attribute(model, "eval"), [], {})
         packed = pack_weights(self.it, model, packing)
         if packed or (place is not None and place != "cpu"):
             self.it.call(self.it.get_attribute(model, "to"), ["cuda"], {})

@@ -237,7 +237,13 @@ class LazyScope:
                 return names[name]
         if left < len(binders):
             return MISSING
-        return self._from_stars(name)
+        found = self._from_stars(name)
+        if found is MISSING or self.module.is_library or name not in self._touchers:
+            return found
+        names[name] = found
+        for statement, base in self._touchers.pop(name):
+            self._run(statement, base)
+        return names[name]
 
     def register(self) -> None:
         """Run what the top level puts into registries; what does not import for its names, does for this."""

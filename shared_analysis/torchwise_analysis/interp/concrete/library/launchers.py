@@ -207,7 +207,7 @@ def _click_option(it: Interpreter, names: list[str], keywords: Keywords) -> tupl
     if name in it.stated:
         return name, it.library.stated_value(it.stated[name][0])
     words = typed_options.settings_of(it.argv)
-    keys = [n.partition("/")[0].lstrip("-").replace("-", "_") for n in names if n.startswith("--")]
+    keys = [n.partition("/")[0].lstrip("-").replace("-", "_") for n in names if n.startswith("-")]
     given = next((key for key in keys if key in words), None)
     is_text = isinstance(keywords.get("type"), Class) and cast(Class, keywords["type"]).name == "str"
     if given is not None:

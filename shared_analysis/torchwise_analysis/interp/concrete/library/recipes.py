@@ -79,7 +79,7 @@ def _settings(it: Interpreter) -> Value:
         for word in line.words:
             name, equals, value = word.partition("=")
             if equals and not name.startswith("-"):
-                read = configs.merged(read, configs.set_by_words(it, name, value))
+                read = configs.merged(read, configs.set_by_words(it, name, value, line.origin))
         return configs.resolved(it, read)
     raise Stopped(
         "the settings of the recipe are not known: no launch line names a --config file", it.origin()
@@ -168,10 +168,6 @@ def _python_settings(it: Interpreter, shown: str, depth: int) -> Value:
     content = files.read_text(it, path) or ""
     if path.endswith((".yaml", ".yml", ".json")):
         own: Value = configs.parsed_yaml(it, content, path, floats_without_dot=True)
-    elif "read_base" in content:
-        raise Stopped(
-            f"settings that import others by read_base ({files.relative(it, path)}) are not read", it.origin()
-        )
     else:
         own = _assigned(it, path)
     if not isinstance(own, dict):
@@ -215,6 +211,8 @@ def _assigned(it: Interpreter, path: str) -> Value:
         ):
             continue
         found[name] = value
+    if it.library.star_unknown(module):
+        return Unknown(f"the settings that {files.relative(it, path)} imports", it.origin())
     return found
 
 

@@ -248,7 +248,7 @@ def _entry(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
 
     def call(it: Interpreter, given: list[Value], named: Keywords) -> Value:
         before = it.loops.stands_at
-        it.loops.stands_at = it.origin()
+        it.loops.stands_at = before or it.origin()
         try:
             return it.call(function, given, named)
         finally:

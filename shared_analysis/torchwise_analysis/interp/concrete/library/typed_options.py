@@ -35,6 +35,7 @@ from torchwise_analysis.interp.concrete.values import (
     Value,
 )
 from torchwise_analysis.names.launches import LaunchLine, option_value, plain_word, stated_by
+from torchwise_analysis.source import nodes
 from torchwise_analysis.source.nodes import ParamKind
 
 if TYPE_CHECKING:
@@ -70,23 +71,28 @@ def helpers() -> dict[str, Value]:
 
 
 def settings_of(words: tuple[str, ...]) -> dict[str, Value]:
-    """`--a 1 --b.c x y --flag` as names and words: None for a switch, a list for several words."""
+    """`--a 1 --b.c x y --flag -s 2` as names and words: None for a switch, a list for several words."""
     found: dict[str, Value] = {}
     position = 0
     while position < len(words):
         word = words[position]
         position += 1
-        if not word.startswith("--") or len(word) < 3:
+        if not _is_option(word):
             continue
-        name, equals, value = word[2:].partition("=")
+        name, equals, value = word.lstrip("-").partition("=")
         taken: list[str] = [value] if equals else []
-        while not equals and position < len(words) and not words[position].startswith("--"):
+        while not equals and position < len(words) and not _is_option(words[position]):
             taken.append(words[position])
             position += 1
         found[name.replace("-", "_")] = (
             None if not taken else taken[0] if len(taken) == 1 else list[Value](taken)
         )
     return found
+
+
+def _is_option(word: str) -> bool:
+    """Whether a word names an option; a negative number is a value."""
+    return len(word.lstrip("-")) > 0 and (word.startswith("--") or (word[:1] == "-" and word[1].isalpha()))
 
 
 def _words(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
@@ -314,8 +320,11 @@ def called_with(it: Interpreter, function: Value, settings: dict[Value, Value]) 
     params = [p for p in node.node.params if p.kind in _PARAMETERS][skipped:]
     for param in params:
         default = node.defaults.get(param.name, MISSING)
-        if param.name in settings:
-            given[param.name] = converted(it, settings.pop(param.name), "", default, param.name)
+        own = next((name for name in (param.name, *_declared(param)) if name in settings), None)
+        if own is not None:
+            given[param.name] = converted(it, settings.pop(own), "", default, param.name)
+        elif any(settings.get(f"{no}{param.name}", MISSING) is None for no in ("no_", "no")):
+            given[param.name] = False  # the switch that turns it off
         elif param.name in it.stated:
             value, where = it.stated[param.name]
             it.assume(f"{param.name} is {value}, {stated_by(where)}")
@@ -327,6 +336,20 @@ def called_with(it: Interpreter, function: Value, settings: dict[Value, Value]) 
         elif isinstance(default, Int):
             given[param.name] = Int(int(default), default.origin, default.columns, "default")
     return it.call(function, [], given)
+
+
+def _declared(param: nodes.Param) -> list[str]:
+    """Other names of an option: `x: int = typer.Option(1, "--size")`, or in its annotation."""
+    found: list[str] = []
+    for source in (param.annotation, param.default):
+        parts: tuple[nodes.Expr | None, ...] = (source,)
+        if isinstance(source, nodes.Subscript) and isinstance(source.index, nodes.TupleExpr):
+            parts = source.index.elements  # Annotated[int, typer.Option("--size")]
+        for part in parts:
+            if isinstance(part, nodes.Call):
+                words = [word.value for word in part.args if isinstance(word, nodes.Constant)]
+                found += [word for word in words if isinstance(word, str) and word.startswith("-")]
+    return [word.lstrip("-").partition("/")[0].replace("-", "_") for word in found]
 
 
 def _changed(it: Interpreter, default: Instance, settings: dict[Value, Value], name: str) -> Value:
@@ -380,7 +403,28 @@ def started(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
             if isinstance(value, Function) and value.module.name == "__main__"
         }
     settings = cast("dict[Value, Value]", _words(it, [], {}))
-    return called_with(it, first_command(it, component), settings)
+    chosen = first_command(it, component)
+    if not isinstance(chosen, (Class, Instance)):
+        return called_with(it, chosen, settings)
+    made = called_with(it, chosen, settings) if isinstance(chosen, Class) else chosen
+    method = _method_meant(it, made)
+    return called_with(it, it.get_attribute(made, method), settings) if method else made
+
+
+def _method_meant(it: Interpreter, made: Value) -> str:
+    """Of an object's methods the one that the launch line names, else the one that trains; empty if none."""
+    cls = it.class_of(made)
+    methods = [
+        name
+        for one in cls.mro
+        for name, member in one.members.items()
+        if isinstance(member, Function) and not name.startswith("_")
+    ]
+    named = [word.replace("-", "_") for word in it.argv if word.replace("-", "_") in methods]
+    fitting = [name for name in methods if "train" in name or "fit" in name or "finetune" in name]
+    if not named and fitting:
+        it.assume(f"of the commands of the script {fitting[0]} is meant")
+    return next(iter([*named, *fitting]), "")
 
 
 def _cli(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
@@ -396,7 +440,7 @@ def _cli(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
 
 def _with_file(it: Interpreter, settings: dict[Value, Value]) -> None:
     """`--config FILE`: what the file says goes before the defaults and behind the line's own words."""
-    for key in ("config", "config_path"):
+    for key in ("config", "config_path", "c"):
         path = settings.get(key)
         if isinstance(path, str) and path.endswith((".yaml", ".yml", ".json")):
             read = _settings_file(it, [path], {})
