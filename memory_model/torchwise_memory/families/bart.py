@@ -353,8 +353,8 @@ class Positions(Embedding):
     native_name = "transformers.models.bart.modeling_bart.BartLearnedPositionalEmbedding"
 
     def assemble(self, w: World, count: int, hidden: int, make: Make) -> Positions:
-        self.learned, self.rows, self.buffer = make.learned, make.rows, make.buffer
-        if self.buffer:
+        self.learned, self.rows, self.is_buffer = make.learned, make.rows, make.buffer
+        if self.is_buffer:
             table = torch_function(w, "torch.empty", (count + make.rows, hidden))
             self.register_buffer(w, "weights", table, persistent=False)
             return self
@@ -368,7 +368,7 @@ class Positions(Embedding):
         """own_ids: the caller made the positions, so that they have no dimension for samples."""
         batch, length = tokens.shape[:2]
         ids = torch_function(w, "torch.arange", past, past + length, device=tokens.device)
-        if self.buffer:
+        if self.is_buffer:
             table = self.tensor("weights")
             rows = method(w, "reshape", method(w, "expand", ids, batch, -1), -1)
             found = torch_function(w, "torch.index_select", table, 0, rows)

@@ -43,8 +43,8 @@ class DeviceMesh:
 
     @visible("__getitem__")
     def part(self, w: World, key: Any) -> DeviceMesh:
-        names = key if isinstance(key, tuple) else (key,)
-        wanted = tuple(str(name) for name in cast("tuple[object, ...]", names))
+        names = cast("tuple[object, ...]", key if isinstance(key, tuple) else (key,))
+        wanted = tuple(str(name) for name in names)
         if any(name not in self.names for name in wanted):
             raise Unsupported(f"mesh[{key!r}]", "the mesh has no dimension of this name")
         found = DeviceMesh()
