@@ -167,7 +167,8 @@ def said_in(nodes: Iterable[nd.Node]) -> Said:
     by_definition: dict[str, set[str]] = {}
     imports: list[nd.Import | nd.ImportFrom] = []
     inside: tuple[set[str], ...] = (whole,)
-    todo: list[nd.Node | None] = list(nodes)[::-1]  # None: a definition ends
+    todo: list[nd.Node | None] = [*nodes]  # None: a definition ends
+    todo.reverse()
     while todo:
         node = todo.pop()
         if isinstance(node, nd.Name):  # half of all nodes, and nothing is below
