@@ -25,8 +25,9 @@ if [ ! -x "$root/usr/bin/python$version" ]; then
 	touch "$here/apt/status"
 	# how the mirror is reached
 	grep -l Acquire:: /etc/apt/apt.conf.d/* 2>/dev/null | xargs -r cp -t "$here/apt/etc/apt/apt.conf.d" || true
+	mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | grep -v security | head -1)
 	keys=/usr/share/keyrings/debian-archive-keyring.gpg
-	echo "deb [signed-by=$keys] ${MIRROR:-http://deb.debian.org/debian} sid main" >"$here/apt/etc/apt/sources.list"
+	echo "deb [signed-by=$keys] $mirror sid main" >"$here/apt/etc/apt/sources.list"
 	"${apt[@]}" update
 	"${apt[@]}" --yes --download-only install "python$version" "python$version-venv" bash coreutils git patch diffutils
 	for package in "$here"/apt/cache/archives/*.deb; do dpkg -x "$package" "$root"; done
