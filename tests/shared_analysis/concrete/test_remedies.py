@@ -35,7 +35,7 @@ LOADED = """
 
     def main():
         model = AutoModelForCausalLM.from_pretrained("gpt2", attn_implementation="eager")  # the model
-        model.cuda()
+        model.train().cuda()
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
         ids = torch.randint(0, 50257, (8, 256), device="cuda")
         for step in range(3):

@@ -466,3 +466,18 @@ def test_a_list_times_an_unknown_number_is_as_long_as_its_slice() -> None:
         "result = [len(part[:16]) for part in ([-100] * len(prompt) + answer, prompt + answer, [5] + answer)]"
     )
     assert shown(source) == "[16, 16, 16]"
+
+
+def test_what_is_loaded_is_in_evaluation_mode_until_somebody_trains_it() -> None:
+    made = "from transformers import AutoModelForCausalLM\nm = AutoModelForCausalLM.from_pretrained('gpt2')\n"
+    assert shown(f"{made}result = (m.training, m.train().training)") == "(False, True)"
+
+
+KEPT = MANUAL.replace(
+    "self.layer = ", "self.frozen = torch.nn.Dropout(0.5).eval()\n        self.layer = "
+).replace("loss = self", "assert self.layer.training and not self.frozen.training\n        loss = self")
+
+
+def test_a_trainer_keeps_the_mode_that_parts_of_a_module_were_put_into() -> None:
+    """Lightning 2.2 and later: `fit` calls no `train()`."""
+    assert estimate(KEPT.replace("PARAMETERS", "batch, index")).kind is Kind.TRAINING
