@@ -1,7 +1,7 @@
 """Addresses outside of the repository, as far as they can be judged without a network.
 
 Each is whole, encrypted and of a host that is expected; code on GitHub is named at a commit, so that its
-lines stay what they are. Whether what PyTorch's pages are about still exists is asked of an installed PyTorch.
+lines stay what they are. Whether what PyTorch's pages are about still exists is asked of an installed one.
 """
 
 from __future__ import annotations
