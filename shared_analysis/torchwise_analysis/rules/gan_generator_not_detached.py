@@ -333,7 +333,7 @@ def _applied_by_both(trace: Trace, one: Backward, steps: Mapping[Place, frozense
         if first is None or not _belongs(trace, second, owned) or _belongs(trace, first, owned):
             continue
         other = _owner_of(trace, first, stepping)
-        if other is None or steps[one.place] != {stepping.id, other}:
+        if other is None or steps[one.place] != frozenset((stepping.id, other)):
             continue
         mixed = _mixed_step(trace, one, other, second, steps)
         if mixed is not None:
@@ -364,7 +364,7 @@ def _mixed_step(
     through = {
         backward.place
         for backward in trace.backwards
-        if steps.get(backward.place, frozenset()) == {optimizer}
+        if steps.get(backward.place) == frozenset((optimizer,))
         and any(forward.module.id == second.module.id for forward in forwards_of(trace, backward.passes))
     }
     for candidate in trace.steps:

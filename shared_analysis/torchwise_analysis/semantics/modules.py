@@ -477,7 +477,7 @@ def renewed(m: Machine, form: Form, pass_: int, values: tuple[va.Value, ...], no
         if form.cut is None or form.passes:
             return tensor
         # the run that was followed lost the graph, and so does this one
-        return replace(tensor, passes=frozenset(), cut=form.cut._replace(passes=tensor.passes))
+        return replace(tensor, passes=frozenset[int](), cut=form.cut._replace(passes=tensor.passes))
     return form
 
 
