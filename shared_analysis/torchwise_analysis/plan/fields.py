@@ -117,7 +117,9 @@ def _batch(it: Interpreter, plan: dict[str, PlanField]) -> None:
     image = _image(it)
     if image is not None:
         size = image.shape[-2], image.shape[-1]
-        stated = it.library.image_places.get(size) or next((e for e in image.extents if e == size[1]), None)
+        # a number that is the batch, too, may be the batch's
+        extents = [] if image.shape[0] == size[1] else [e for e in image.extents if e == size[1]]
+        stated = it.library.image_places.get(size) or next(iter(extents), None)
         plan["image_size"] = (
             PlanField(size, _source_of(stated), stated.origin)
             if isinstance(stated, Int)

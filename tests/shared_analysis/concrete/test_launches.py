@@ -671,3 +671,53 @@ def test_short_names_switches_and_commands_of_a_launch_line(tmp_path: Path, scri
     assert batch.origin is not None and batch.origin.path.endswith("run.sh")
     assert launched.parameters == 20 * 128 + 128 + 128 * 10 + 10
     assert launched.plan["precision"].value == "float32"
+
+
+def test_a_number_of_the_batch_is_no_size_of_images(tmp_path: Path) -> None:
+    script = """
+import torch
+BATCH = 32
+model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.Flatten(), torch.nn.Linear(8 * 900, 10)).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+side = 4 * 8
+images = torch.randn(BATCH, 3, side, side, device="cuda")
+for _ in range(3):
+    model(images).sum().backward()
+    optimizer.step()
+"""
+    plan = estimate(tmp_path, script).plan
+    assert plan["image_size"].value == (32, 32)
+    assert plan["image_size"].origin is not None and plan["image_size"].origin.line == 9
+
+
+def test_a_model_made_of_settings_stands_where_it_is_asked_for(tmp_path: Path) -> None:
+    script = """
+import hydra
+import torch
+from omegaconf import OmegaConf
+from parts import Body, Net
+config = OmegaConf.create({"_target_": "parts.Net", "body": {"_target_": "parts.Body", "width": 64}})
+model = hydra.utils.instantiate(config).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(3):
+    model(torch.randn(8, 20, device="cuda")).sum().backward()
+    optimizer.step()
+"""
+    parts = """
+from torch import nn
+class Body(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.layer = nn.Linear(20, width)
+    def forward(self, x):
+        return self.layer(x)
+class Net(nn.Module):
+    def __init__(self, body):
+        super().__init__()
+        self.body = body
+    def forward(self, x):
+        return self.body(x)
+"""
+    model = estimate(tmp_path, script, parts_dot_py=parts).plan["model"]
+    assert model.value == "Net"
+    assert model.origin is not None and (Path(model.origin.path).name, model.origin.line) == ("main.py", 7)

@@ -705,6 +705,7 @@ def plain_top(value: Value) -> Value:
 
 
 def _made(it: Interpreter, config: dict[Value, Value], extra: list[Value]) -> Value:
+    here = it.ledger.origin, it.own_place
     options = dict(config)
     name = options.pop("_target_", None)
     partial = options.pop("_partial_", False)
@@ -717,6 +718,8 @@ def _made(it: Interpreter, config: dict[Value, Value], extra: list[Value]) -> Va
         return wrapped(dict_config(it), options)
     callee = target(it, text.text_of(it, name))
     named = it.as_keywords(options)
+    # what its parts were made for is made where the program asked for the whole
+    it.ledger.origin, it.own_place = here
     return Partial(callee, given, named) if it.truth(partial) else it.call(callee, given, named)
 
 
