@@ -9,7 +9,9 @@ compute capability 8.0.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.shared_analysis.concrete.running import interpreter, run, shown
@@ -18,7 +20,7 @@ from torchwise_analysis.names.project import Project
 from torchwise_analysis.plan import EstimateRequest, estimate_module
 from torchwise_analysis.source import lower_text
 from torchwise_memory.presets import pipelines
-from torchwise_memory.report import Estimate, Kind
+from torchwise_memory.report import Estimate, Kind, Phase
 
 
 def estimate(source: str, folder: Path | None = None, files: dict[str, str] | None = None) -> Estimate:
@@ -39,6 +41,22 @@ def assert_peak(found: Estimate, measured: int, within: float = 0.005) -> None:
     assert found.kind is Kind.TRAINING
     assert found.peak.allocated is not None
     assert found.peak.allocated.point == pytest.approx(measured, rel=within)
+
+
+FOLDER = Path(__file__).parent / "unseen_scripts"
+MEASURED: dict[str, dict[str, Any]] = json.loads((FOLDER / "measured.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("name", sorted(MEASURED))
+def test_a_script_never_seen_before(name: str) -> None:
+    """Whole scripts: graphs, sequences, points, agents, detectors, flows, two optimizers in Lightning."""
+    measured = MEASURED[name]
+    found = estimate((FOLDER / f"{name}.txt").read_text(encoding="utf-8"))
+    assert_peak(found, measured["peak_allocated"], within=0.01)
+    assert found.phase is Phase(measured["phase"])
+    assert found.plan["micro_batch"].value == measured["batch"]
+    if measured["trainable_parameters"] is not None:
+        assert found.trainable_parameters == measured["trainable_parameters"]
 
 
 AGENT = """
