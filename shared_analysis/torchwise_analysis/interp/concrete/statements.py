@@ -135,7 +135,7 @@ def assign(it: Interpreter, node: nodes.Assign, frame: Frame) -> Outcome:
     source = node.value
     value = EXPRESSIONS[source.__class__](it, source, frame)
     for target in node.targets:
-        if target.__class__ is nodes.Name and not frame.globals_ and not frame.outward:
+        if isinstance(target, nodes.Name) and not frame.globals_ and not frame.outward:
             frame.names[target.id] = value
         else:
             it.assign(target, value, frame)
