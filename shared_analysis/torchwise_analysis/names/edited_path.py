@@ -78,10 +78,10 @@ class _UnusualError(Exception):
     """An edit that is not of the usual spellings."""
 
 
-_EVALUATED: dict[str, Callable[..., str]] = {
-    "os.path.join": os.path.join,
-    "os.path.dirname": os.path.dirname,
-    "os.path.abspath": os.path.abspath,
+_EVALUATED: dict[str, Callable[[list[str]], str]] = {
+    "os.path.join": lambda texts: os.path.join(*texts),
+    "os.path.dirname": lambda texts: os.path.dirname(texts[0]),
+    "os.path.abspath": lambda texts: os.path.abspath(texts[0]),
 }
 # What these give only a run knows.
 _UNKNOWN = frozenset(["os.getcwd", "str"])
@@ -149,10 +149,10 @@ class _PlainEdits:
         if function is None:
             raise _UnusualError
         texts = [self._text(argument, steps) for argument in call.args]
-        if not texts or (len(texts) > 1 and function is not os.path.join):
+        if not texts or (len(texts) > 1 and name != "os.path.join"):
             raise _UnusualError
         known = [text for text in texts if text is not None]
-        return function(*known) if len(known) == len(texts) else None
+        return function(known) if len(known) == len(texts) else None
 
 
 def _assigns_path(node: ast.AST) -> bool:
