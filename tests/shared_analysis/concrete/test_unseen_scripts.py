@@ -499,3 +499,37 @@ KEPT = MANUAL.replace(
 def test_a_trainer_keeps_the_mode_that_parts_of_a_module_were_put_into() -> None:
     """Lightning 2.2 and later: `fit` calls no `train()`."""
     assert estimate(KEPT.replace("PARAMETERS", "batch, index")).kind is Kind.TRAINING
+
+
+JUDGE = """
+import torch
+from torch import nn
+
+class Judge(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(256, 256)
+    def forward(self, x):
+        return self.layer(x)
+    def over(self, loader):
+        total = 0
+        for x in loader:
+            total += self(x.cuda()).sum().item()
+        return total
+
+loader = torch.utils.data.DataLoader(torch.randn(1_000_000, 256), batch_size=8)
+judge = Judge().cuda()
+optimizer = torch.optim.SGD(judge.parameters(), lr=0.1)
+for epoch in range(3):
+    judge.over(loader)
+    for x in loader:
+        judge(x.cuda()).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_an_evaluation_in_a_method_is_left_early() -> None:
+    it = interpreter(fuel=20_000)
+    run(JUDGE, it)
+    assert any(measured.kind is Kind.TRAINING for measured in it.loops.measured)

@@ -90,7 +90,7 @@ class Loops:
             names = set(_names_in(node.body))
             watch.steps_inside = isinstance(node, nodes.While) or not _only_accumulates(names)
             watch.goes_backward = not names.isdisjoint(_TRAINS)
-            watch.is_within = isinstance(frame.names.get(frame.first), Module)
+            watch.is_method = isinstance(frame.names.get(frame.first), Module)
             watch.gate = _gate_of(node) if watch.goes_backward and isinstance(node, nodes.For) else None
         return watch
 
@@ -109,8 +109,8 @@ class Watch:
 
     __slots__ = (
         "awaits_step", "backwards", "calls", "gate", "generations", "goes_backward", "is_counted",
-        "is_promising", "is_within", "measuring", "origin", "passive", "recorded", "rounds", "steps",
-        "steps_inside", "taken",
+        "is_method", "is_over_layers", "is_promising", "measuring", "origin", "passive", "recorded",
+        "rounds", "steps", "steps_inside", "taken",
     )  # fmt: skip
 
     def __init__(self, it: Interpreter, origin: Origin, is_library: bool) -> None:
@@ -128,9 +128,11 @@ class Watch:
         # micro-steps were taken since the last step; under which condition the text takes the next one
         self.awaits_step = False
         self.gate: nodes.Expr | None = None
-        # in a method of a module, or over modules: its rounds are the layers of one pass
-        self.is_within = False
-        # over numbers or a list: it is known how often
+        # in a method of a module that is called directly
+        self.is_method = False
+        # over modules: its rounds are the layers of one pass
+        self.is_over_layers = False
+        # over numbers, a list or a tensor: it is known how often
         self.is_counted = False
         # the loop's text goes backward somewhere, whether or not its rounds have come to it
         self.goes_backward = False
@@ -141,9 +143,9 @@ class Watch:
 
     def begin(self, it: Interpreter, item: Value = None) -> None:
         self.rounds += 1
-        if self.rounds == 1 and not self.is_within:
+        if self.rounds == 1:
             members = cast("tuple[Value, ...]", item) if isinstance(item, tuple) else (item,)
-            self.is_within = any(isinstance(member, Module) for member in members)
+            self.is_over_layers = any(isinstance(member, Module) for member in members)
 
     def end_round(self, it: Interpreter) -> bool:
         """After a round: whether the loop has been seen enough."""
@@ -198,7 +200,7 @@ class Watch:
 
     def _after_call(self, it: Interpreter) -> bool:
         loops = it.loops
-        if self.is_within:
+        if self.is_over_layers or (self.is_method and self.is_counted):
             return self.rounds >= MAX_LAYERS
         if self.is_counted and loops.recorded > self.recorded and "optimizer" in it.library.met:
             # one graph over all rounds, the steps of a sequence say, that is gone back through later

@@ -354,11 +354,12 @@ MAX_PASSED_OVER = 1024
 def for_(it: Interpreter, node: nodes.For, frame: Frame) -> Outcome:
     source = it.evaluate(node.iter, frame)
     is_counted = isinstance(source, (range, list, tuple))
+    is_tensor = it.is_tensor(source)
     items = it.iterate(source)
     numbers = source if isinstance(source, range) else range(0)
     del source
     watch = it.loops.enter(it, node, frame)
-    watch.is_counted = is_counted
+    watch.is_counted = is_counted or is_tensor
     while True:
         item = next(items, MISSING)
         if item is MISSING:

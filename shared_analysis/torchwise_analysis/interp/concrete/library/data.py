@@ -273,7 +273,7 @@ def sample_of(it: Interpreter, source: Value) -> Value:
         return Unknown(f"a sample of {source.kind}", it.origin())
     if isinstance(source, Instance) and source.cls.find("__getitem__") is not MISSING:
         return it.get_item(source, 0)
-    if isinstance(source, (list, tuple)):
+    if isinstance(source, (list, tuple, Tensor)):
         return it.get_item(source, 0)
     for item in it.iterate(source):
         return item

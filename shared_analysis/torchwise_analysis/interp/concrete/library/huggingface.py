@@ -331,7 +331,7 @@ class Transformers:
                 self.it.assume(f"the configuration of {name}/{folder} is that of {where}")
                 return read
         published = pipelines.part_of(name, folder)
-        return {} if published is None else cast(Keywords, dict(published))
+        return {} if published is None else dict(published)
 
     def sizes_of(self, name: str) -> Keywords:
         """Facts of a checkpoint with the defaults of its family, by every usual spelling."""
