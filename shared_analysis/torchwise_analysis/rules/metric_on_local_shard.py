@@ -563,8 +563,9 @@ def _logged_names(trace: Trace, event: ApiCall) -> frozenset[str]:
     if isinstance(name, Const) and isinstance(name.value, str):
         return frozenset([name.value])
     given = event.arguments.get("dictionary", 0)
-    entries = trace.entries(given.id) if isinstance(given, Obj) else {}
-    return frozenset(key for key in entries if isinstance(key, str))
+    if not isinstance(given, Obj):
+        return frozenset()
+    return frozenset(key for key in trace.entries(given.id) if isinstance(key, str))
 
 
 def fixes(hit: Hit, file: SourceFile) -> Iterator[Fix]:  # noqa: ARG001 - advice needs no text
