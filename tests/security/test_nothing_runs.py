@@ -203,7 +203,14 @@ for step in range(1000):
 """
 
 
-def test_a_script_that_edits_its_path_runs_nothing(workspace: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("edit", "asks_jedi"),
+    [("sys.path.insert(0, {})", False), ("sys.path += [{}]", True)],
+    ids=["a usual spelling", "a spelling for jedi"],
+)
+def test_a_script_that_edits_its_path_runs_nothing(
+    workspace: Path, tmp_path: Path, edit: str, asks_jedi: bool
+) -> None:
     """The one question that jedi answers. What it parses it keeps in our cache folder, and nowhere else."""
     hidden = workspace / "hidden"
     hidden.mkdir()
@@ -213,8 +220,8 @@ def test_a_script_that_edits_its_path_runs_nothing(workspace: Path, tmp_path: Pa
     (hidden / "_fast.cpython-311-x86_64-linux-gnu.so").write_bytes(b"\x7fELF")
     (workspace / "scripted.py").write_text(
         "import os, sys\nimport torch\n"
-        "sys.path.insert(0, os.path.join(os.path.dirname(__file__), 'hidden'))\n"
-        "sys.path.append('.venv/lib/python3.11/site-packages')\n"
+        + edit.format("os.path.join(os.path.dirname(__file__), 'hidden')")
+        + "\nsys.path.append('.venv/lib/python3.11/site-packages')\n"
         "from tools import make\nimport _fast, gi, unknown\n"
         "model = make()\nfor x in []:\n    model(x).backward()\n"
     )
@@ -235,4 +242,4 @@ def test_a_script_that_edits_its_path_runs_nothing(workspace: Path, tmp_path: Pa
     assert [
         line for line in seen if line.startswith(("os.exec", "os.posix_spawn", "subprocess", "socket"))
     ] == []
-    assert (cache / "torchwise" / "jedi").is_dir()
+    assert (cache / "torchwise" / "jedi").is_dir() == asks_jedi
