@@ -50,7 +50,7 @@ def replace(value: T, **changes: object) -> T:
 
 def _recorded(cls: type, eq: bool) -> type:
     made = cast("Any", dataclasses.dataclass(init=False, repr=False, eq=False, frozen=True, slots=True)(cls))
-    del made.__setattr__, made.__delattr__  # frozen in name, so that frozen classes of others may derive from it
+    del made.__setattr__, made.__delattr__  # frozen in name: frozen classes of others derive from it
     own = _fields(made)
     if any(not (f.init and f.compare and f.repr) or f.kw_only for f in own) or "__post_init__" in vars(made):
         raise TypeError(f"{cls.__name__} has what no record has")
