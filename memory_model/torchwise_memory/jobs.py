@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 DEFAULT_SM = 80
 #: Model types besides decoders that a description may name.
 ENCODERS = frozenset(
-    {"bert", "roberta", "distilbert", "xlm-roberta", "camembert", "electra", "albert", "deberta-v2"}
+    {"bert", "roberta", "distilbert", "xlm-roberta", "camembert", "electra", "albert", "deberta-v2", "mpnet"}
 )
 #: And encoder-decoders.
 SEQ2SEQ = frozenset({"t5", "mt5", "bart", "mbart", "pegasus", "marian", "whisper", "blenderbot", "m2m_100"})

@@ -133,9 +133,8 @@ class TokenClassifier:
         return model.to(w, "cuda")
 
     def blocks(self, model: Module) -> list[Module]:
-        return [
-            module for _, module in model.walk() if type(module).__name__ in ("BertLayer", "DistilBertBlock")
-        ]
+        names = ("BertLayer", "DistilBertBlock", "MPNetLayer")
+        return [module for _, module in model.walk() if type(module).__name__ in names]
 
     def run(self, w: World, model: Module) -> Tensor:
         tokens = w.new((self.batch, self.tokens), int64, "tokens", kind=StorageKind.INPUT)

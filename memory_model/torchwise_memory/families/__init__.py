@@ -18,6 +18,7 @@ from torchwise_memory.families import (
     gpt2,
     llama,
     mixtures,
+    mpnet,
     t5,
     vit,
 )
@@ -76,6 +77,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             Family("electra", encoders.ELECTRA, {}, encoders.ELECTRA_HEADS, encoders.ELECTRA_CHECKPOINTS),
             Family("deberta-v2", deberta.DEBERTA_V2, {}, deberta.HEADS, deberta.CHECKPOINTS),
             Family("albert", encoders.ALBERT, {}, encoders.ALBERT_HEADS, encoders.ALBERT_CHECKPOINTS),
+            Family("mpnet", mpnet.MPNET, {}, mpnet.HEADS, mpnet.CHECKPOINTS),
             Family("llama", llama.LLAMA, {}, llama.HEADS, {}),
             Family("mistral", llama.MISTRAL, {}, llama.HEADS, {}),
             Family("qwen2", llama.QWEN2, {}, llama.HEADS, {}),

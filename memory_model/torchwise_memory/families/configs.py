@@ -146,6 +146,8 @@ def _falcon(c: Fields) -> DecoderShape:
         parallel=parallel,
         shared_norm=not new,
         fused_qkv=True,
+        splits="groups" if new else "shared" if kv == 1 else "interleaved",
+        masked=True,
         rotary=0.0 if alibi else 1.0,
         alibi=alibi,
         broadcasts_kv=kv == 1,
@@ -175,6 +177,8 @@ def _mpt(c: Fields) -> DecoderShape:
         rotary=0.0,
         alibi=True,
         eager_only=True,
+        scores="mpt",
+        holds_attended=True,
         fused_qkv=True,
         tied=True,
     )
@@ -222,6 +226,8 @@ def _bloom(c: Fields) -> DecoderShape:
         rotary=0.0,
         alibi=True,
         eager_only=True,
+        scores="bloom",
+        splits="interleaved",
         fused_qkv=True,
         q_bias=True,
         out_bias=True,
@@ -286,6 +292,7 @@ def _gpt2_sizes(c: Fields) -> DecoderShape:
         out_bias=True,
         mlp_bias=True,
         tied=True,
+        holds_attended=True,
         dropout=float(c.get("resid_pdrop", 0.1)),
         embed_dropout=float(c.get("embd_pdrop", 0.1)),
         attention_dropout=float(c.get("attn_pdrop", 0.1)),
@@ -320,6 +327,8 @@ def _gpt_neo(c: Fields) -> DecoderShape:
         mlp_bias=True,
         tied=True,
         eager_only=True,
+        scores="gpt_neo",
+        holds_attended=True,
     )
 
 
@@ -334,6 +343,7 @@ def _stablelm(c: Fields) -> DecoderShape:
         parallel=bool(c.get("use_parallel_residual", False)),
         shared_norm=bool(c.get("use_parallel_residual", False)),
         qk_norm="head" if c.get("qk_layernorm") else "",
+        holds_attended=True,
     )
 
 
@@ -375,7 +385,7 @@ def _nemotron(c: Fields) -> DecoderShape:
 
 
 def _codegen(c: Fields) -> DecoderShape:
-    return replace(_gptj(c), fused_qkv=True)
+    return replace(_gptj(c), fused_qkv=True, splits="copied", rotary_copies=True)
 
 
 def _glm(c: Fields, **changes: Any) -> DecoderShape:
@@ -436,7 +446,8 @@ def _deepseek(c: Fields) -> DecoderShape:
         experts=int(c["n_routed_experts"]),
         experts_used=int(c["num_experts_per_tok"]),
         shared_inner=_shared_experts(c, usual=2 if c.get("model_type") == "deepseek_v2" else 1),
-        router="sigmoid" if c.get("model_type") != "deepseek_v2" else "wide",
+        router="sigmoid" if c.get("model_type") != "deepseek_v2" else "scaled",
+        rotary_complex=c.get("model_type") == "deepseek_v2",
         latent=Latent(int(c.get("q_lora_rank") or 0), int(c["kv_lora_rank"]), still, turning, value),
     )
 
@@ -488,10 +499,12 @@ def _llama4(c: Fields) -> DecoderShape:
         experts_see_all=True,
         experts_every=int(c.get("interleave_moe_layer_step", 1)),
         shared_inner=inner,
-        rotary_wide=True,
+        rotary_complex=True,
         window=c.get("attention_chunk_size", 8192),
         full_every=4,
+        still_full=True,
         qk_norm="plain" if c.get("use_qk_norm", True) else "",
+        holds_attended=True,
     )
 
 

@@ -33,13 +33,20 @@ from torchwise_memory.families.fused import (
     to_card,
     to_host,
 )
+from torchwise_memory.families.own_attention import (
+    OwnMask,
+    bloom_gelu,
+    own_attention,
+    own_mask,
+    own_table,
+)
 from torchwise_memory.families.projections import Projection, Projections, Prompt, PromptShape
 from torchwise_memory.families.routing import chosen_experts, routed
 from torchwise_memory.modules.base import Module, call
 from torchwise_memory.modules.linear import Identity
 from torchwise_memory.modules.ops import functional, method, torch_function
 from torchwise_memory.runtime.checkpoint import checkpoint
-from torchwise_memory.runtime.dtypes import boolean, float32
+from torchwise_memory.runtime.dtypes import boolean, complex64, float32
 from torchwise_memory.runtime.tensor import Tensor
 from torchwise_memory.runtime.world import World
 
@@ -56,14 +63,19 @@ class DecoderShape:
     many leading layers stay dense, with `dense_inner`. embed_size: of the token table where it differs
     (OPT). norm_wide: RMS norms multiply by their weight in fp32 (Gemma, OLMo 2); norm "wide" is a layer
     norm made of operators in fp32 (Cohere). rotary_copies: turned heads are copied beside what does not
-    turn, be that nothing; rotary_wide: heads turn in fp32. broadcasts_kv: attention gets fewer keys than
+    turn, be that nothing; rotary_wide: heads turn in fp32; rotary_complex: as complex numbers. splits: how
+    transformers takes heads out of one product: "" slices, "copied", "interleaved" (by head), "shared" (a key
+    for all), "groups" (a key a group, copied to its queries). scores: whose own attention it is. masked: a
+    mask is made where the kernel would know. holds_attended: attention's output has a name of its own in
+    transformers' layer, which lives through the feed-forward. broadcasts_kv: attention gets fewer keys than
     queries without being told so (Falcon's multi-query). latent: keys and values from a latent vector, in
     place of heads of their own. eager_only: transformers has no fused attention for it. sinks: a learned
     score a head that takes attention away. experts_bias: of expert products; router: "softmax" over all
     experts, "wide" (those of the chosen made to add up, in fp32), "narrow" (then cast to the type of the
-    logits), "sigmoid" (a product in fp32). experts_see_all: every expert reads every token (Llama 4).
-    experts_every: of so many layers the last has experts, the others are dense with `dense_inner`.
-    full_every: of so many layers the last sees everything, the others `window` positions; 0 windows all.
+    logits), "sigmoid" (a product in fp32), "scaled" (that, with softmax). experts_see_all: every expert reads
+    every token (Llama 4). experts_every: of so many layers the last has experts, the others are dense with
+    `dense_inner`. full_every: of so many layers the last sees everything, the others `window` positions; 0
+    windows all. still_full: heads of those that see everything are scaled by position, not turned and normed.
     """
 
     vocab: int
@@ -108,6 +120,11 @@ class DecoderShape:
     norm_wide: bool = False
     rotary_copies: bool = False
     rotary_wide: bool = False
+    rotary_complex: bool = False
+    splits: str = ""
+    scores: str = ""
+    masked: bool = False
+    holds_attended: bool = False
     broadcasts_kv: bool = False
     latent: Latent | None = None
     sinks: bool = False
@@ -117,6 +134,7 @@ class DecoderShape:
     experts_see_all: bool = False
     experts_every: int = 1
     full_every: int = 0
+    still_full: bool = False
     embed_dropout: float = 0.0
     dropout: float = 0.0
     attention_dropout: float = 0.0
@@ -128,6 +146,10 @@ class DecoderShape:
 
     def has_experts(self, index: int) -> bool:
         return self.experts > 0 and index >= self.dense_layers and (index + 1) % self.experts_every == 0
+
+    def turns(self, index: int) -> bool:
+        """Whether heads of that layer turn, where any do."""
+        return not self.still_full or not self.full_every or (index + 1) % self.full_every != 0
 
     def is_windowed(self, index: int) -> bool:
         return self.window is not None and (not self.full_every or (index + 1) % self.full_every != 0)
@@ -272,24 +294,33 @@ class Attention(Module):
             wide = shape.qk_norm == "all"
             self.children["q_norm"] = make_norm(w, shape, style, q if wide else shape.head_dim)
             self.children["k_norm"] = make_norm(w, shape, style, kv if wide else shape.head_dim)
+        if style.by_transformers and (table := own_table(w, shape.scores, shape.positions)) is not None:
+            self.buffers["table"] = table
         #: learned keys and values before those of the text, while a step runs
         self.prefix: tuple[Any, Any] | None = None
 
     def forward(self, w: World, x: Any, rotary: Any, mask: Any) -> Any:
-        query, key, value = self._heads(w, x)
+        # the product that heads were copied from is a name of the library's frame
+        query, key, value, product = self._heads(w, x)
         del x
         if rotary is not None:
-            query, key = self._rotated(w, query, rotary), self._rotated(w, key, rotary)
-        if self._norms_turned:
+            query, key = self._both_rotated(w, query, key, rotary)
+        elif self.shape.still_full:
+            query = _scaled_by_position(w, query)
+        if self._norms_turned and rotary is not None:
             query, key = self.run(w, "q_norm", query), self.run(w, "k_norm", key)
         if self.prefix is not None:
             key = torch_function(w, "torch.cat", (self.prefix[0], key), -2)
             value = torch_function(w, "torch.cat", (self.prefix[1], value), -2)
             self.prefix = (key, value)
+        if isinstance(mask, OwnMask):
+            dropout = self.shape.attention_dropout if self.training else 0.0
+            kind, out = self.shape.scores, partial(self.run, w, "o")
+            return own_attention(w, kind, mask, self.buffer("table"), query, key, value, dropout, out)
         # kernels with sinks are those of flash attention
         sinks = self.parameter("sinks") if self.shape.sinks and self.style.by_transformers else None
         output = attend(w, self.shape, self.style, query, key, value, mask, self.training, sinks)
-        del query, key, value
+        del query, key, value, product
         return self.run(w, "o", output)
 
     @property
@@ -297,10 +328,14 @@ class Attention(Module):
         """Whether heads are normed after they turned."""
         return self.shape.qk_norm == "plain"
 
-    def _heads(self, w: World, x: Any) -> tuple[Any, Any, Any]:
-        size = self.shape.head_dim
+    def _heads(self, w: World, x: Any) -> tuple[Any, Any, Any, Any]:
+        """Queries, keys and values, (batch, heads, length, size), and the one product they come from."""
+        size, mixed = self.shape.head_dim, None
         if self.shape.fused_qkv:
             mixed = self.run(w, "qkv", x)
+            if self._splits:
+                q, k, v = (method(w, "transpose", t, 1, 2) for t in self._split(w, mixed))
+                return q, k, v, mixed
             widths = [self.shape.heads * size, self.shape.kv_heads * size, self.shape.kv_heads * size]
             q, k, v = torch_function(w, "torch.split", mixed, widths, -1)
         else:
@@ -312,7 +347,51 @@ class Attention(Module):
         if self.shape.qk_norm in ("head", "plain") and not self._norms_turned:
             q, k = self.run(w, "q_norm", q), self.run(w, "k_norm", k)
         q, k, v = (method(w, "transpose", t, 1, 2) for t in (q, k, v))
-        return q, k, v
+        return q, k, v, mixed
+
+    @property
+    def _splits(self) -> str:
+        """How transformers takes heads apart; "" by slices, also where divided heads leave no groups."""
+        shape, style = self.shape, self.style
+        if not style.by_transformers or style.fused or self.prefix is not None:
+            return ""
+        whole = shape.heads == shape.kv_heads if shape.splits == "interleaved" else True
+        return shape.splits if whole and shape.heads % shape.kv_heads == 0 else ""
+
+    def _split(self, w: World, mixed: Any) -> tuple[Any, Any, Any]:
+        """(batch, length, heads, size) each."""
+        shape, kind = self.shape, self._splits
+        batch, length = mixed.shape[0], mixed.shape[1]
+        every, rest, size = slice(None), slice(None, -2), shape.head_dim
+        picked: list[Any]
+        if kind == "copied":
+            widths = [shape.heads * size, shape.kv_heads * size, shape.kv_heads * size]
+            picked = [method(w, "contiguous", t) for t in torch_function(w, "torch.split", mixed, widths, -1)]
+            picked = [method(w, "view", t, batch, length, -1, size) for t in picked]
+        elif kind == "interleaved":
+            mixed = method(w, "view", mixed, batch, length, -1, 3, size)
+            picked = [method(w, "__getitem__", mixed, (Ellipsis, part, every)) for part in range(3)]
+        elif kind == "shared":
+            mixed = method(w, "view", mixed, batch, length, -1, size)
+            picked = [method(w, "__getitem__", mixed, (Ellipsis, t, every)) for t in (rest, [-2], [-1])]
+        else:
+            mixed = method(w, "view", mixed, batch, length, shape.kv_heads, -1, size)
+            parts = (rest, [-2], [-1])
+            picked = [method(w, "__getitem__", mixed, (every, every, every, part)) for part in parts]
+            picked[1:] = [method(w, "broadcast_to", t, picked[0].shape) for t in picked[1:]]
+            picked = [method(w, "flatten", t, 2, 3) for t in picked]
+        return picked[0], picked[1], picked[2]
+
+    def _both_rotated(self, w: World, query: Any, key: Any, rotary: Any) -> tuple[Any, Any]:
+        if self.shape.rotary_complex and not self.style.fused:
+            return turned_complex(w, query, key, rotary)
+        if self._splits == "copied":
+            # they turn before heads come first, which attention's result then follows
+            tables = tuple(method(w, "transpose", t, 1, 2) for t in rotary)
+            query, key = (method(w, "transpose", t, 1, 2) for t in (query, key))
+            query, key = self._rotated(w, query, tables), self._rotated(w, key, tables)
+            return method(w, "transpose", query, 1, 2), method(w, "transpose", key, 1, 2)
+        return self._rotated(w, query, rotary), self._rotated(w, key, rotary)
 
     def _rotated(self, w: World, x: Any, rotary: Any) -> Any:
         size = self.shape.head_dim
@@ -366,7 +445,10 @@ class LatentAttention(Module):
         narrow, key_turned = parts(narrow, [latent.rank, latent.turning], -1)
         narrow = self.run(w, "kv_norm", narrow)
         key_turned = method(w, "view", key_turned, batch, 1, length, latent.turning)
-        turned, key_turned = self._turned(w, turned, rotary), self._turned(w, key_turned, rotary)
+        if self.shape.rotary_complex and not self.style.fused:
+            turned, key_turned = turned_complex(w, turned, key_turned, rotary)
+        else:
+            turned, key_turned = self._turned(w, turned, rotary), self._turned(w, key_turned, rotary)
         query = torch_function(w, "torch.cat", (still, turned), -1)
         del still, turned
         both = method(w, "view", self.run(w, "kv_b", narrow), batch, length, -1, latent.still + latent.value)
@@ -390,6 +472,28 @@ class LatentAttention(Module):
         first = f("torch.sub", f("torch.mul", one, cos), f("torch.mul", two, sin))
         second = add(w, f("torch.mul", two, cos), f("torch.mul", one, sin))
         return f("torch.cat", (first, second), -1)
+
+
+def _scaled_by_position(w: World, query: Any) -> Any:
+    """Llama 4's temperatures, in fp32: (batch, heads, length, size)."""
+    scales = w.new((1, 1, query.shape[2], 1), float32, "add", query.device)
+    return method(w, "to", torch_function(w, "torch.mul", query, scales), query.dtype)
+
+
+def turned_complex(w: World, query: Any, key: Any, rotary: Any) -> tuple[Any, Any]:
+    """Pairs side by side as complex numbers in fp32: both are copied before either turns."""
+    made: list[Any] = []
+    for x in (query, key):
+        wide = method(w, "to", x, float32)
+        wide = method(w, "reshape", wide, *wide.shape[:-1], -1, 2)
+        made.append(torch_function(w, "torch.view_as_complex", wide))
+        del wide
+    turned: list[Any] = []
+    for x in made:
+        product = torch_function(w, "torch.view_as_real", torch_function(w, "torch.mul", x, rotary[0]))
+        turned.append(method(w, "flatten", product, 3))
+        del product
+    return method(w, "to", turned[0], query.dtype), method(w, "to", turned[1], key.dtype)
 
 
 def _rotate(w: World, x: Any, cos: Any, sin: Any) -> Any:
@@ -467,7 +571,8 @@ def _eager(
     )
     del q, k
     if shape.attention_softcap:
-        weights = torch_function(w, "torch.tanh", torch_function(w, "torch.div", weights, 50.0))
+        weights = torch_function(w, "torch.div", weights, 50.0)
+        weights = torch_function(w, "torch.tanh", weights)
         weights = torch_function(w, "torch.mul", weights, 50.0)
     if mask is not None:
         weights = add(w, weights, mask)
@@ -516,8 +621,11 @@ class FeedForward(Module):
     def _inner(self, w: World, x: Any) -> Any:
         if not self.shape.gated:
             up = self.run(w, "up", x)
-            if self.style.fused or self.shape.act == "bloom_gelu":
+            blooms = self.shape.act == "bloom_gelu"
+            if self.style.fused or (blooms and not self.style.by_transformers):
                 return fused(w, "activation", (up,), up.shape, up.dtype, saved=(up,))
+            if blooms:
+                return bloom_gelu(w, up)
             return activation(w, self.shape.act, up)
         if self.shape.fused_gate:
             gate, up = torch_function(w, "torch.chunk", self.run(w, "gate_up", x), 2, -1)
@@ -554,18 +662,24 @@ class Experts(Module):
         batch, length, hidden = x.shape
         flat = method(w, "reshape", x, batch * length, hidden)
         # the gated shared expert of Qwen comes first, others after
-        shared = self._shared(w, x) if self.shape.shared_gate else None
-        if self.style.fused or self._sees_all:
+        shared = self.run(w, "shared", x) if self.shape.shared_gate else None
+        if self.style.fused:
             result = self._sent(w, flat)
+        elif self._sees_all:
+            return method(w, "view", self._read_by_all(w, flat), batch, length, hidden)
         else:
             scores, chosen = self._chosen(w, flat)
-            result = routed(w, flat, chosen, scores, self.shape.experts, self._first, self._gated, self._last)
+            biases = (self._bias("gate_up"), self._bias("down"))
+            count = self.shape.experts
+            result = routed(w, flat, chosen, scores, count, self._first, self._gated, self._last, biases)
             del scores, chosen
         result = method(w, "view", result, batch, length, hidden)
         if shared is not None:
+            gate = torch_function(w, "torch.sigmoid", self.run(w, "shared_gate", x))
+            shared = torch_function(w, "torch.mul", gate, shared)
             return add(w, result, shared)
         if "shared" in self.children:
-            result = add(w, result, self._shared(w, x))
+            result = add(w, result, self.run(w, "shared", x))
         return result
 
     @property
@@ -576,22 +690,43 @@ class Experts(Module):
     def _chosen(self, w: World, flat: Any) -> tuple[Any, Any]:
         """Scores and numbers of the experts of each token."""
         shape = self.shape
-        if shape.router == "sigmoid":
+        if shape.router in ("sigmoid", "scaled"):
             weight = method(w, "to", self.child("router").tensor("weight"), float32)
             logits = functional(w, "linear", method(w, "to", flat, float32), weight)
         else:
             logits = self.run(w, "router", flat)
         used, sigmoid = shape.experts_used, shape.router == "sigmoid"
-        scores, chosen = chosen_experts(w, logits, used, shape.router != "softmax", sigmoid)
+        normalises = shape.router not in ("softmax", "scaled")
+        scores, chosen = chosen_experts(w, logits, used, normalises, sigmoid)
+        if shape.router == "scaled":
+            scores = torch_function(w, "torch.mul", scores, 1.0)
         if shape.router == "narrow":
             scores = method(w, "to", scores, logits.dtype)
         return scores, chosen
 
     def _first(self, w: World, x: Any, ends: Any) -> Any:
-        return self._grouped(w, "gate_up", x)
+        return call(w, self.child("gate_up"), (x, False), {})
 
     def _last(self, w: World, x: Any, ends: Any) -> Any:
-        return self._grouped(w, "down", x)
+        return call(w, self.child("down"), (x, False), {})
+
+    def _bias(self, name: str) -> Any:
+        return self.child(name).parameter("bias")
+
+    def _read_by_all(self, w: World, flat: Any) -> Any:
+        """`Llama4TextMoe`: every expert gets all tokens, scaled by its score or by nothing."""
+        f, shape = partial(torch_function, w), self.shape
+        logits = self.run(w, "router", flat)
+        top, chosen = f("torch.topk", logits, shape.experts_used, 1)
+        scores = method(w, "scatter_", f("torch.full_like", logits, 0.0), 1, chosen, top)
+        scores = method(w, "to", f("torch.sigmoid", method(w, "to", scores, float32)), logits.dtype)
+        del top, chosen
+        taken = method(w, "repeat", flat, shape.experts, 1)
+        taken = f("torch.mul", taken, method(w, "reshape", method(w, "transpose", scores, 0, 1), -1, 1))
+        given = self._grouped(w, "down", self._gated(w, self._grouped(w, "gate_up", taken)))
+        out = self.run(w, "shared", flat)
+        given = method(w, "sum", method(w, "reshape", given, shape.experts, *flat.shape), 0)
+        return method(w, "add_", out, given)
 
     def _sent(self, w: World, flat: Any) -> Any:
         """All in one kernel a product, or (Llama 4) every token to every expert."""
@@ -615,13 +750,6 @@ class Experts(Module):
         weighted = fused(w, "mul", (out, scores), (rows, hidden), dtype, saved=(out, scores))
         del out
         return fused(w, "index_add", (weighted,), (tokens, hidden), dtype, saved=())
-
-    def _shared(self, w: World, x: Any) -> Any:
-        out = self.run(w, "shared", x)
-        if "shared_gate" not in self.children:
-            return out
-        gate = torch_function(w, "torch.sigmoid", self.run(w, "shared_gate", x))
-        return torch_function(w, "torch.mul", gate, out)
 
     def _gated(self, w: World, both: Any) -> Any:
         rows, wide = both.shape
@@ -685,6 +813,8 @@ class DecoderLayer(Block):
         if shape.sandwich:
             h = self.run(w, "norm3", h)
         x = add(w, residual, self._dropped(w, h))
+        if self.style.by_transformers and not shape.holds_attended:
+            del h
         residual = x
         h = self.run(w, "mlp", self.run(w, "norm2", x))
         if shape.sandwich:
@@ -748,8 +878,9 @@ class Decoder(Module):
         mask, windowed = self._mask(w, x, before), self._window_mask(w, x, before)
         for index, layer in enumerate(self.blocks):
             its = windowed if windowed is not None and self.shape.is_windowed(index) else mask
-            x = self._layer(w, index, layer, x, rotary, its)
-            del its
+            turning = rotary if self.shape.turns(index) else None
+            x = self._layer(w, index, layer, x, turning, its)
+            del its, turning
         del rotary, mask, windowed
         if before:
             for layer in self.blocks:
@@ -786,6 +917,8 @@ class Decoder(Module):
             return (None, None) if self.shape.rotary else None
         shape = self.shape
         size = int(shape.head_dim * shape.rotary) if shape.latent is None else shape.latent.turning
+        if shape.rotary_complex:
+            return (w.new((1, 1, x.shape[1], size // 2), complex64, "rotary table", x.device),)
         return tuple(w.new((1, 1, x.shape[1], size), x.dtype, "rotary table", x.device) for _ in "cs")
 
     def _give_prefix(self, w: World, x: Any) -> int:
@@ -807,9 +940,12 @@ class Decoder(Module):
         """Of layers that see a window, where the text is longer."""
         length, window = x.shape[1], self.shape.window
         style = self.style
-        if window is None or not style.by_transformers or length <= window or style.fused:
+        if window is None or not style.by_transformers or style.fused:
             return None
-        dtype = x.dtype if _writes_out(self.shape, style) or self.shape.sinks else boolean
+        writes = _writes_out(self.shape, style) or self.shape.sinks
+        if length <= window and not (writes and self.shape.full_every and length > 1):
+            return None
+        dtype = x.dtype if writes else boolean
         batch = x.shape[0] if dtype is not boolean else 1
         return w.new((batch, 1, length, length + before), dtype, "window mask", x.device)
 
@@ -818,14 +954,26 @@ class Decoder(Module):
         length = x.shape[1]
         if length == 1:
             return None
+        by_transformers = self.style.by_transformers and not self.style.fused
+        if by_transformers and self._attends_its_way(length + before):
+            return own_mask(w, self.shape.scores, self.shape.heads, x, length + before)
         if self.shape.alibi:
-            return w.new((1, self.shape.heads, length, length + before), x.dtype, "alibi mask", x.device)
+            batch = x.shape[0] if self.shape.masked and by_transformers else 1
+            return w.new((batch, self.shape.heads, length, length + before), x.dtype, "alibi mask", x.device)
         sinks = self.shape.sinks and self.style.by_transformers
         if _writes_out(self.shape, self.style) or sinks:
             return w.new((x.shape[0], 1, length, length + before), x.dtype, "causal mask", x.device)
+        if self.shape.masked and by_transformers:
+            return w.new((x.shape[0], 1, length, length + before), boolean, "causal mask", x.device)
         if before and not self.style.fused:
             return w.new((x.shape[0], 1, length, length + before), boolean, "causal mask", x.device)
         return None
+
+    def _attends_its_way(self, keys: int) -> bool:
+        """Whether the model's own attention runs; its library knows no shared keys and no more positions."""
+        shape = self.shape
+        fits = shape.scores != "gpt_neo" or keys <= shape.positions
+        return bool(shape.scores) and shape.heads == shape.kv_heads and fits
 
     def _layer(self, w: World, index: int, layer: Module, x: Any, rotary: Any, mask: Any) -> Any:
         kind = self.style.checkpointing
@@ -868,7 +1016,8 @@ class Decoder(Module):
     def _logits(self, w: World, x: Any) -> Any:
         logits = self.run(w, "head", x)
         if self.shape.logit_softcap and not self.style.fused:
-            logits = torch_function(w, "torch.tanh", torch_function(w, "torch.div", logits, 30.0))
+            logits = torch_function(w, "torch.div", logits, 30.0)
+            logits = torch_function(w, "torch.tanh", logits)
             logits = torch_function(w, "torch.mul", logits, 30.0)
         if self.style.logits_fp32:
             logits = method(w, "float", logits)

@@ -205,13 +205,13 @@ class GroupedProjection(Module):
             return 0
         return self.experts * self.rows * self.columns - self.tensor("weight").numel
 
-    def forward(self, w: World, x: Any) -> Any:
+    def forward(self, w: World, x: Any, adds_bias: bool = True) -> Any:
         weight, bias = self.tensor("weight"), self.parameter("bias")
         if self.quantised is None:
             out = grouped_linear(w, x, weight)
         else:
             out = self._unpacked_product(w, x, weight)
-        if bias is None:
+        if bias is None or not adds_bias:
             return out
         return fused(w, "add", (out, bias), out.shape, out.dtype, saved=())
 

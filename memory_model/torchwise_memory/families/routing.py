@@ -23,11 +23,12 @@ def routed(
     first: Product,
     gated: Callable[[World, Any], Any],
     last: Product,
+    biases: tuple[Any, Any] = (None, None),
 ) -> Any:
     """Every pair of token and expert is computed once, sorted by expert.
 
-    x (tokens, hidden); chosen and scores (tokens, experts a token). The library's function holds what is
-    named here until it returns.
+    x (tokens, hidden); chosen and scores (tokens, experts a token); biases (experts, rows) of the products,
+    None without. The library's function holds what is named here until it returns.
     """
     each = chosen.shape[-1]
     weights = method(w, "reshape", scores, -1)
@@ -38,9 +39,11 @@ def routed(
     counted = method(w, "to", sorted_ids, int32)
     counts = torch_function(w, "torch.histc", counted, experts, 0, experts - 1)
     ends = torch_function(w, "torch.cumsum", counts, 0, dtype=int32)
-    out = first(w, taken, ends)
+    bias = None if biases[0] is None else method(w, "__getitem__", biases[0], sorted_ids)
+    out = _biased(w, first(w, taken, ends), bias)
     out = gated(w, out)
-    out = last(w, out, ends)
+    bias = None if biases[1] is None else method(w, "__getitem__", biases[1], sorted_ids)
+    out = _biased(w, last(w, out, ends), bias)
     weighted = torch_function(w, "torch.mul", out, method(w, "unsqueeze", sorted_weights, -1))
     back = torch_function(w, "torch.empty_like", order)
     places = torch_function(w, "torch.arange", order.shape[0], device=order.device)
@@ -49,6 +52,10 @@ def routed(
     weighted = method(w, "__getitem__", weighted, back)
     final = method(w, "sum", method(w, "view", weighted, x.shape[0], each, x.shape[1]), 1)
     return method(w, "to", final, x.dtype)
+
+
+def _biased(w: World, product: Any, bias: Any) -> Any:
+    return product if bias is None else method(w, "add_", product, bias)
 
 
 def chosen_experts(w: World, logits: Any, used: int, normalises: bool, sigmoid: bool) -> tuple[Any, Any]:
