@@ -17,6 +17,7 @@ from torchwise_memory.families.projections import Projections, Quantised
 from torchwise_memory.families.segmentation import Segmenter, segmenter
 from torchwise_memory.hardware import Gpu
 from torchwise_memory.policies.sharding import Sharding
+from torchwise_memory.policies.zero import bucket_of_transformers
 from torchwise_memory.runtime.dtypes import DType, bfloat16, float32
 from torchwise_memory.runtime.errors import Unsupported
 from torchwise_memory.runtime.world import LATEST_TORCH
@@ -506,13 +507,10 @@ def _buckets_are_views(workload: Workload) -> bool:
     return re.search(r"bucket[\s_]view", workload.parallelism.lower()) is not None
 
 
-#: DeepSpeed's default `reduce_bucket_size` and `allgather_bucket_size`, in elements.
-ZERO_BUCKET = 500_000_000
-
-
 def _zero_job(workload: Workload, facts: _Facts, job: Job, division: Division, choices: _Choices) -> Job:
     half = facts.autocast or (facts.weights if facts.weights is not float32 else None)
     weights = half or float32
+    job = _with_buckets(facts, job, choices)
     offloaded = _offloaded(workload)
     on_host = "optimizer" in offloaded
     stage = division.stage
@@ -529,9 +527,7 @@ def _zero_job(workload: Workload, facts: _Facts, job: Job, division: Division, c
             zero=3,
             zero_on_host=on_host,
             processes=workload.gpus,
-            static_bytes=0,
         )
-    bucket = 2 * ZERO_BUCKET * weights.itemsize
     return replace(
         job,
         weights=weights if job.frozen is False else job.weights,
@@ -539,19 +535,27 @@ def _zero_job(workload: Workload, facts: _Facts, job: Job, division: Division, c
         zero=1 if stage == 1 else 2,
         zero_on_host=on_host,
         processes=workload.gpus,
-        static_bytes=min(bucket, _model_bytes(job)),
     )
 
 
-def _model_bytes(job: Job) -> int:
-    subject: Any = job.subject
-    shape: DecoderShape | None = getattr(subject, "shape", None)
-    if shape is None and not job.frozen:
-        # DeepSpeed's bucket is larger than most encoder-decoders
-        return 2 * ZERO_BUCKET * job.weights.itemsize
-    if shape is None or job.frozen:
-        return 0
-    return 2 * shape.layers * (4 * shape.hidden**2 + 3 * shape.hidden * shape.inner)
+def _with_buckets(facts: _Facts, job: Job, choices: _Choices) -> Job:
+    """The buckets of DeepSpeed's settings, which descriptions leave out."""
+    hidden = _hidden(job)
+    if facts.library != "transformers" or hidden is None:
+        choices.pick("zero_bucket", None, (), "DeepSpeed's buckets are not stated: its defaults assumed")
+        return job
+    sentence = "DeepSpeed's buckets are not stated: \"auto\" of transformers' Trainer assumed"
+    choices.pick("zero_bucket", None, (), sentence)
+    return replace(job, zero_bucket=bucket_of_transformers(hidden), zero_overlaps=True)
+
+
+def _hidden(job: Job) -> int | None:
+    shape: DecoderShape | None = getattr(job.subject, "shape", None)
+    if shape is not None:
+        return shape.hidden
+    config: Mapping[str, object] = getattr(job.subject, "config", {})
+    sizes = [config[name] for name in ("hidden_size", "d_model", "dim") if name in config]
+    return next((size for size in sizes if isinstance(size, int)), None)
 
 
 # --------------------------------------------------------------------------- inference

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -19,6 +20,7 @@ from torchwise_memory.library import METHODS
 from torchwise_memory.modules.base import Module
 from torchwise_memory.optimizers.base import Optimizer
 from torchwise_memory.policies.sharding import Order, Sharding, shard
+from torchwise_memory.policies.zero import PERSISTENCE, REDUCE_BUCKET, SUB_GROUP, ZeroBuffers, zero_buffers
 from torchwise_memory.report import Phase
 from torchwise_memory.runtime.contexts import Autocast, GradMode
 from torchwise_memory.runtime.device import CPU, CUDA
@@ -75,10 +77,11 @@ class Job:
     weights: type of parameters; autocast: of matrix products, None without. sharding: by layer, None keeps
     parameters whole. expert_processes: over how many experts are sharded where it is not over all, 0
     elsewhere. buckets: a copy of gradients for all-reduce. accumulates: gradients of earlier micro-batches
-    are alive. zero: DeepSpeed stage (1 or 2), over `processes`. static_bytes: held throughout. frozen: only
-    adapters train. loads_whole: every process holds a full copy of the weights beside its shards. loading:
-    the peak is that of loading, weights alone. convolution_workspaces: times those of Winograd kernels.
-    allocator: the options of `PYTORCH_CUDA_ALLOC_CONF`.
+    are alive. zero: DeepSpeed stage (1 to 3), over `processes`, with buckets of `zero_bucket` elements, two
+    where reduction overlaps with backward. static_bytes: held throughout. frozen: only adapters train.
+    loads_whole: every process holds a full copy of the weights beside its shards. loading: the peak is that
+    of loading, weights alone. convolution_workspaces: times those of Winograd kernels. allocator: the options
+    of `PYTORCH_CUDA_ALLOC_CONF`.
     """
 
     subject: Subject
@@ -96,6 +99,8 @@ class Job:
     processes: int = 1
     zero: int = 0
     zero_on_host: bool = False
+    zero_bucket: int = REDUCE_BUCKET
+    zero_overlaps: bool = False
     static_bytes: int = 0
     loading: bool = False
     sm: int = 80
@@ -175,6 +180,10 @@ def replayed(job: Job, capacity_bytes: int | None = None) -> int:
     return allocator.peak_reserved
 
 
+#: Places of the step: over all gradients, and over a sub-group of ZeRO 3.
+STEP, SUB_GROUP_STEP = ("optimizer", 0), ("optimizer", 1)
+
+
 @dataclass(slots=True)
 class _Places:
     """Peaks by place of the step, and sums of kinds; keys are the same at every depth."""
@@ -194,6 +203,8 @@ def _summed(a: _Places, b: _Places, step: int, more: int) -> Simulated:
         return low + (high - low) * more // step
 
     peaks = {key: at(value, b.peaks[key]) for key, value in a.peaks.items() if key in b.peaks}
+    if SUB_GROUP_STEP in peaks:
+        del peaks[max(SUB_GROUP_STEP, STEP, key=lambda key: peaks[key])]
     place = max(peaks, key=lambda key: peaks[key])
     sums = {name: at(value, b.sums[name]) for name, value in a.sums.items()}
     first, second = a.kinds[place], b.kinds[place]
@@ -310,6 +321,8 @@ def _step(w: World, job: Job, depth: int) -> _Places:
     for index, block in enumerate(job.subject.blocks(model)):
         block.policies.insert(0, _Marker(watch, index))
     trained = [p for p in parameters if p.requires_grad]
+    if job.zero and job.training:
+        held.append(_held(w, _zero_buffers(job, trained).held * _size_of(trained), StorageKind.WORKSPACE))
     optimizer, states = _prepared(w, job, trained, held) if job.training else (None, 0)
     gradients = sum(p.bytes for p in trained if p.device.on_card)
     if job.training and not job.loading:
@@ -361,6 +374,9 @@ def _freeze(model: Module) -> None:
 
 def _shard(w: World, job: Job, model: Module) -> None:
     assert job.sharding is not None
+    if job.zero:
+        _shard_leaves(w, job.sharding, model)
+        return
     order = Order()
     for block in job.subject.blocks(model):
         if job.expert_processes:
@@ -376,6 +392,24 @@ def _shard(w: World, job: Job, model: Module) -> None:
             if part is not None and not (name == "head" and _is_tied(model)):
                 shard(w, part, job.sharding, order)
     shard(w, model, job.sharding, order)
+
+
+def _shard_leaves(w: World, sharding: Sharding, model: Module) -> None:
+    """ZeRO 3 gathers what a module itself owns when it runs; small and shared parameters stay whole.
+
+    So does what is used last until backward, which uses it first (`stage3_max_reuse_distance`).
+    """
+    owners = Counter(id(p) for _, module in model.walk() for p in module.parameters.values() if p is not None)
+    order, gathered = Order(), replace(sharding, reshard_after_forward=False)
+    is_last = True
+    # what lies inside first
+    for _, module in reversed(list(model.walk())):
+        own = [p for p in module.parameters.values() if p is not None]
+        shared = any(owners[id(p)] > 1 for p in own)
+        if own and not shared and sum(p.numel for p in own) > PERSISTENCE:
+            shard(w, module, gathered if is_last else sharding, order)
+            is_last = False
+    shard(w, model, gathered, order)
 
 
 def _is_tied(model: Module) -> bool:
@@ -416,6 +450,42 @@ def _partitions(job: Job) -> int:
     return 1 if job.sharding is not None else job.processes
 
 
+def _zero_buffers(job: Job, trained: list[Parameter]) -> ZeroBuffers:
+    part = -(-sum(p.numel for p in trained) // _partitions(job))
+    largest = max((p.numel for p in trained), default=0)
+    return zero_buffers(job.zero, part, largest, job.zero_bucket, job.zero_overlaps, job.zero_on_host)
+
+
+def _size_of(trained: list[Parameter]) -> int:
+    """Bytes of an element of what is trained."""
+    return trained[0].dtype.itemsize if trained else 0
+
+
+def _zero_step(w: World, job: Job, trained: list[Parameter], watch: _Watch, depth: int) -> None:
+    """The copies of the gradients that the step makes.
+
+    Stage 3 copies no more than a sub-group at once. Where only some of the layers run, that does not grow
+    with them as the whole would: both are entered, and the smaller counts for the whole model.
+    """
+    for parameter in trained:
+        parameter.grad = None
+    size, buffers = _size_of(trained), _zero_buffers(job, trained)
+    part = -(-sum(p.numel for p in trained) // _partitions(job))
+    # at stage 1 this process's part is taken out of the whole gradients only now
+    own = _held(w, size * part if job.zero == 1 and buffers.in_step else 0, StorageKind.GRADIENTS)
+    # what is fp32 already is flattened alone
+    each = 4 if size == 4 else 4 + size
+    if job.zero < 3 or depth == job.subject.layers:
+        copies = _held(w, each * buffers.in_step, StorageKind.TEMPORARY)
+        del copies, own
+        return
+    copies = _held(w, each * (part if buffers.in_step else 0), StorageKind.TEMPORARY)
+    del copies
+    watch.enter(SUB_GROUP_STEP)
+    copies = _held(w, each * SUB_GROUP if buffers.in_step else 0, StorageKind.TEMPORARY)
+    del copies, own
+
+
 def _zero_states(w: World, job: Job, trained: list[Parameter]) -> Tensor | None:
     """DeepSpeed: an fp32 master copy and the states of this process's partition."""
     count = sum(p.numel for p in trained)
@@ -449,7 +519,7 @@ def _train(
 ) -> None:
     if job.buckets:
         held.append(_held(w, sum(p.bytes for p in trained), StorageKind.GRADIENTS))
-    if job.accumulates and not job.update.in_backward and not job.zero:
+    if job.accumulates and not job.update.in_backward and job.zero < 2:
         for parameter in trained:
             gradient = parameter.grad = w.like(parameter, "accumulated gradient")
             gradient.storage.mark(StorageKind.GRADIENTS)
@@ -468,14 +538,14 @@ def _train(
     if job.autocast is not None:
         autocast.leave(w)
     w.phase = Phase.FORWARD
+    in_backward = _zero_buffers(job, trained).in_backward if job.zero else 0
+    bucket = _held(w, in_backward * _size_of(trained), StorageKind.WORKSPACE)
     METHODS["backward"].call(w, loss)
-    del loss
-    watch.enter(("optimizer", 0))
+    del loss, bucket
+    watch.enter(STEP)
     w.phase = Phase.OPTIMIZER
     if job.zero:
-        share = -(-sum(p.numel for p in trained) // _partitions(job))
-        fp32_gradients = _held(w, 0 if job.zero_on_host else 4 * share, StorageKind.TEMPORARY)
-        del fp32_gradients
+        _zero_step(w, job, trained, watch, watch.depth)
     elif optimizer is not None and _steps(job.update):
         optimizer.step(w)
     w.phase = Phase.FORWARD

@@ -186,3 +186,27 @@ def test_nothing_outlives_the_program() -> None:
     del model, optimizer
     w.close()
     assert not w.ledger.live
+
+
+@pytest.mark.parametrize("reshards", [True, False])
+def test_frozen_units_are_released_one_after_the_other(reshards: bool) -> None:
+    w = World(SummingAllocator())
+    sharding = Sharding(8, reshard_after_forward=reshards, prefetches=False, copies_out=False)
+    model = network(w, sharding)
+    first, *others = model.list_parameters(w)
+    for parameter in others:
+        parameter.requires_grad = False
+    optimizer = make(w, "torch.optim.AdamW", [first], fused=True)
+    peaks = []
+    for _ in range(3):
+        w.ledger.watch()
+        base = weights(w)
+        step(w, model, optimizer)
+        peaks.append(w.ledger.peak_bytes)
+        # the last to run in backward is trained, so nothing stays whole
+        assert weights(w) == base == LAYERS * LAYER_BYTES // 8
+    assert peaks[1] == peaks[2]
+    if reshards:
+        # the trained unit, its gradient and that flattened; no other unit beside them
+        workspaces = sum(storage.bytes for storage in w.workspaces.values())
+        assert peaks[2] - workspaces < 4.5 * LAYER_BYTES

@@ -42,10 +42,14 @@ class Sharding:
 
 
 class Order:
-    """The unit entered last, so that each knows which one backward reaches after it."""
+    """The unit entered last, so that each knows which one backward reaches after it.
+
+    untrained: the unit in backward that has no gradients to reduce; the next one that begins ends it.
+    """
 
     def __init__(self) -> None:
         self.last: weakref.ref[ShardedUnit] | None = None
+        self.untrained: weakref.ref[ShardedUnit] | None = None
 
 
 class ShardedUnit:
@@ -60,6 +64,7 @@ class ShardedUnit:
         self.wholes: list[Tensor] = []
         self.is_whole = False
         self.in_backward = False
+        self.is_done = False
         self.previous: weakref.ref[ShardedUnit] | None = None
         self.accumulated: dict[int, Tensor] = {}
         self.waiting = 0
@@ -75,6 +80,10 @@ class ShardedUnit:
         return prod(shapes[id(parameter)])
 
     def enter(self, w: World, module: Module) -> None:
+        if self.in_backward and not w.backward_depth:
+            self._end()
+        if not w.backward_depth:
+            self.is_done = False
         if not self.in_backward:
             last = self.order.last() if self.order.last is not None else None
             if last is not self:
@@ -135,10 +144,20 @@ class ShardedUnit:
             if parameter.grad is not None:
                 self.accumulated[id(parameter)] = parameter.grad
                 parameter.grad = None
+        before = self.order.untrained() if self.order.untrained is not None else None
+        if before is not None:
+            before._end()
+        self.order.untrained = None if self.waiting else weakref.ref(self)
         self.gather(w)
         ahead = self.previous() if self.previous is not None else None
-        if ahead is not None and self.sharding.prefetches:
+        if ahead is not None and self.sharding.prefetches and not ahead.is_done:
             ahead.gather(w)
+
+    def _end(self) -> None:
+        """Backward is through with a unit that has nothing to reduce."""
+        self.in_backward = False
+        self.is_done = True
+        self.release()
 
     def gradient_ready(self, w: World) -> None:
         if not self.in_backward:
@@ -169,6 +188,7 @@ class ShardedUnit:
             scattered = w.new((count,), own, "to host", CPU)
         scattered.storage.mark(StorageKind.GRADIENTS)
         self.in_backward = False
+        self.is_done = True
         self.release()
         # the next forward begins a new order
         self.order.last = None

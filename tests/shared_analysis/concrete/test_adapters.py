@@ -49,8 +49,9 @@ def test_the_kept_figures_are_those_of_peft(row: dict[str, Any]) -> None:
     ("options", "words"),
     [
         ("LoraConfig(use_qalora=True)", "use_qalora"),
-        ("AdaLoraConfig()", "AdaLoRA"),
-        ("LoraConfig(target_modules=['wte'])", "Embedding"),
+        ("AdaLoraConfig()", "total_step"),
+        ("AdaLoraConfig(total_step=10, rank_pattern={'a': [True]})", "ranks that were allocated"),
+        ("AdaLoraConfig(total_step=10, target_modules=['wte'])", "Embedding"),
     ],
 )
 def test_other_ways_of_adapting_stop_by_name(options: str, words: str) -> None:
@@ -67,6 +68,17 @@ def test_other_ways_of_adapting_stop_by_name(options: str, words: str) -> None:
     report = estimate(script)
     assert not report.estimates
     assert words in report.unanswered[0].message
+
+
+def test_an_attribute_of_a_models_output_may_be_added_to() -> None:
+    plain = "    loss = model(input_ids=ids, labels=ids).loss\n"
+    added = "    outputs = model(input_ids=ids, labels=ids)\n    outputs.loss += 1\n    loss = outputs.loss\n"
+    before, after = (estimate(ROWS[0]["script"].replace(plain, text)) for text in (plain, added))
+    assert not after.unanswered, after.unanswered
+    first, second = before.estimates[0].peak.allocated, after.estimates[0].peak.allocated
+    assert first is not None and second is not None
+    # whose logits are alive until backward
+    assert second.point >= first.point
 
 
 QLORA = """

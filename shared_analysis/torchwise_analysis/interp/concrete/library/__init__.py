@@ -903,6 +903,9 @@ class Library:
         if isinstance(owner, Config):
             owner.assign(name, self.argument(value, name))
             return True
+        if isinstance(owner, ModelOutput):
+            owner.fields[name] = self.argument(value, name)
+            return True
         return False
 
     def size_attribute(self, owner: Size, name: str) -> Value:

@@ -34,6 +34,7 @@ from torchwise_analysis.interp.concrete.values import (
 from torchwise_analysis.source import nodes
 from torchwise_memory.modules.base import Module
 from torchwise_memory.policies.sharding import is_sharded, whole_numel
+from torchwise_memory.policies.zero import REDUCE_BUCKET, SUB_GROUP, zero_buffers
 from torchwise_memory.report import Origin
 from torchwise_memory.runtime.ledger import StorageKind
 from torchwise_memory.runtime.tensor import Tensor
@@ -224,6 +225,7 @@ def helpers() -> dict[str, Value]:
         "whole_numel": lambda it, a, k: whole_numel(a[0]) if isinstance(a[0], Tensor) else 0,
         "has_share": _has_share,
         "is_sharded": lambda it, a, k: isinstance(a[0], Tensor) and is_sharded(a[0]),
+        "zero_buffers": _zero_buffers,
         "padded_mask": _padded_mask,
         "forward_parameters": _forward_parameters,
         "fields_of_library": _fields_of_library,
@@ -326,6 +328,26 @@ def _has_share(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
         mask.storage.share = count / max(mask.numel, 1)
         mask.storage.values = None  # which ones is not known
     return mask
+
+
+def _zero_buffers(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
+    """`__zero_buffers__(stage, part, largest, bucket, overlaps, on_host, sub_group)`; None is DeepSpeed's
+    default. In elements: what is held, what is made in each backward, what the step copies at once.
+    """
+    numbers = [one if isinstance(one, int) else None for one in args]
+    stage, part, largest, bucket, overlaps, on_host, sub_group = numbers
+    if stage is None or part is None or largest is None:
+        raise Stopped("the sizes of what DeepSpeed divides are not known", it.origin())
+    buffers = zero_buffers(
+        stage,
+        part,
+        largest,
+        REDUCE_BUCKET if bucket is None else bucket,
+        bool(overlaps),
+        bool(on_host),
+        SUB_GROUP if sub_group is None else sub_group,
+    )
+    return (buffers.held, buffers.in_backward, buffers.in_step)
 
 
 def _runs_over(it: Interpreter, args: list[Value], keywords: Keywords) -> Value:
