@@ -65,6 +65,7 @@ class ShardedUnit:
         self.is_whole = False
         self.in_backward = False
         self.is_done = False
+        self.holds_units = False
         self.previous: weakref.ref[ShardedUnit] | None = None
         self.accumulated: dict[int, Tensor] = {}
         self.waiting = 0
@@ -147,7 +148,8 @@ class ShardedUnit:
         before = self.order.untrained() if self.order.untrained is not None else None
         if before is not None:
             before._end()
-        self.order.untrained = None if self.waiting else weakref.ref(self)
+        # what lies around other units is needed until all of them are through, even to run them again
+        self.order.untrained = None if self.waiting or self.holds_units else weakref.ref(self)
         self.gather(w)
         ahead = self.previous() if self.previous is not None else None
         if ahead is not None and self.sharding.prefetches and not ahead.is_done:
@@ -285,6 +287,7 @@ def shard(w: World, module: Module, sharding: Sharding, order: Order | None = No
     if not parameters:
         return None
     unit = ShardedUnit(w, parameters, sharding, order or _order_of(module) or Order())
+    unit.holds_units = bool(taken)
     module.policies.append(unit)
     return unit
 

@@ -117,3 +117,17 @@ def test_layers_left_out_do_not_enlarge_a_sub_group() -> None:
     )
     # weights, gradients, master copy and states; neither flattened gradients nor their copies
     assert per_parameter == pytest.approx(16, abs=0.5)
+
+
+@pytest.mark.parametrize("checkpointing", ["true", "false"])
+def test_stage_three_gathers_frozen_weights_for_adapters(checkpointing: str) -> None:
+    lora = {"method": "LoRA", "rank": 64, "targets": ["q_proj", "v_proj"]}
+    config = {"model_type": "llama", **SIZES, "hidden_size": 4096, "num_hidden_layers": 32}
+    two, three = (
+        described(stage, "none", peft=lora, checkpointing=checkpointing, config=config) for stage in (2, 3)
+    )
+    assert two.peak.allocated is not None and three.peak.allocated is not None
+    assert two.parameters is not None
+    # all but this process's part of the frozen weights is gone, and few are gathered at a time
+    saved = two.peak.allocated.point - three.peak.allocated.point
+    assert saved > 0.9 * two.parameters * 2 * (GPUS - 1) / GPUS
