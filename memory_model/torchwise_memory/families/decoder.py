@@ -386,12 +386,21 @@ class Attention(Module):
         if self.shape.rotary_complex and not self.style.fused:
             return turned_complex(w, query, key, rotary)
         if self._splits == "copied":
-            # they turn before heads come first, which attention's result then follows
-            tables = tuple(method(w, "transpose", t, 1, 2) for t in rotary)
-            query, key = (method(w, "transpose", t, 1, 2) for t in (query, key))
-            query, key = self._rotated(w, query, tables), self._rotated(w, key, tables)
-            return method(w, "transpose", query, 1, 2), method(w, "transpose", key, 1, 2)
+            query, key = (self._turned_alone(w, t, rotary) for t in (query, key))
+            return query, key
         return self._rotated(w, query, rotary), self._rotated(w, key, rotary)
+
+    def _turned_alone(self, w: World, x: Any, rotary: Any) -> Any:
+        """`CodeGenAttention`: turned before heads come first, which attention's result then follows; tables
+        are repeated for queries and for keys.
+        """
+        repeated: list[Any] = []
+        for table in rotary:
+            half = method(w, "__getitem__", table, (Ellipsis, slice(None, table.shape[-1] // 2)))
+            half = method(w, "transpose", half, 1, 2)
+            repeated.append(torch_function(w, "torch.repeat_interleave", half, 2, 3))
+        turned = self._rotated(w, method(w, "transpose", x, 1, 2), repeated)
+        return method(w, "transpose", turned, 1, 2)
 
     def _rotated(self, w: World, x: Any, rotary: Any) -> Any:
         size = self.shape.head_dim
