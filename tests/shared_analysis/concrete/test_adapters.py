@@ -70,6 +70,29 @@ def test_other_ways_of_adapting_stop_by_name(options: str, words: str) -> None:
     assert words in report.unanswered[0].message
 
 
+@pytest.mark.parametrize(
+    ("layer", "options", "words"),
+    [
+        ("nn.MultiheadAttention(16, 2)", "LoraConfig(target_modules=['second'])", "MultiheadAttention"),
+        ("nn.Conv1d(32, 64, 3)", "AdaLoraConfig(total_step=9, target_modules=['second'])", "Conv1d"),
+        (
+            "nn.Conv2d(32, 64, 3, groups=4)",
+            "LoraConfig(r=6, target_modules=['second'])",
+            "divisible by groups",
+        ),
+    ],
+)
+def test_layers_that_are_not_adapted_stop_by_name(layer: str, options: str, words: str) -> None:
+    script = next(row["script"] for row in ROWS if row["id"] == "lora-conv2d")
+    script = script.replace("nn.Conv2d(32, 64, 3, stride=2, padding=1)", layer)
+    start = script.index("LoraConfig(r=")
+    script = script[:start] + options + script[script.index("])", start) + 2 :]
+    script = script.replace("import LoraConfig", "import AdaLoraConfig, LoraConfig")
+    report = estimate(script)
+    assert not report.estimates
+    assert words in report.unanswered[0].message
+
+
 def test_an_attribute_of_a_models_output_may_be_added_to() -> None:
     plain = "    loss = model(input_ids=ids, labels=ids).loss\n"
     added = "    outputs = model(input_ids=ids, labels=ids)\n    outputs.loss += 1\n    loss = outputs.loss\n"
