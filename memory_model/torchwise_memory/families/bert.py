@@ -239,11 +239,16 @@ class Embeddings(Module):
     def _positions(self, w: World, input_ids: Tensor) -> Any:
         if not self.computes_positions:
             return method(w, "narrow", self.tensor("position_ids"), 1, 0, input_ids.shape[1])
-        present = w.new(input_ids.shape, boolean, "ne", input_ids.device)
-        counted = [w.new(input_ids.shape, dtype, "cumsum", input_ids.device) for dtype in (int32, int64)]
-        positions = w.new(input_ids.shape, int64, "add", input_ids.device)
-        del present, counted
-        return positions
+        return counted_positions(w, input_ids)
+
+
+def counted_positions(w: World, input_ids: Tensor) -> Tensor:
+    """`create_position_ids_from_input_ids`: from the padding index on, for each sequence."""
+    present = w.new(input_ids.shape, boolean, "ne", input_ids.device)
+    counted = [w.new(input_ids.shape, dtype, "cumsum", input_ids.device) for dtype in (int32, int64)]
+    positions = w.new(input_ids.shape, int64, "add", input_ids.device)
+    del present, counted
+    return positions
 
 
 class RobertaEmbeddings(Embeddings):

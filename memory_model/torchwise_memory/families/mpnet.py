@@ -22,7 +22,7 @@ from torchwise_memory.families.base import (
 from torchwise_memory.families.base import attention_mask as bidirectional_mask
 from torchwise_memory.modules.base import Module, call
 from torchwise_memory.modules.ops import functional, method, torch_function
-from torchwise_memory.runtime.dtypes import boolean, int32, int64
+from torchwise_memory.runtime.dtypes import int64
 from torchwise_memory.runtime.tensor import Tensor
 from torchwise_memory.runtime.world import World
 
@@ -55,21 +55,12 @@ class Embeddings(Module):
 
     def forward(self, w: World, input_ids: Tensor, position_ids: Tensor | None) -> Any:
         if position_ids is None:
-            position_ids = _counted(w, input_ids)
+            position_ids = bert.counted_positions(w, input_ids)
         inputs_embeds = self.run(w, "word_embeddings", input_ids)
         position_embeds = self.run(w, "position_embeddings", position_ids)
         embeddings = add(w, inputs_embeds, position_embeds)
         embeddings = self.run(w, "LayerNorm", embeddings)
         return self.run(w, "dropout", embeddings)
-
-
-def _counted(w: World, input_ids: Tensor) -> Tensor:
-    """`create_position_ids_from_input_ids`"""
-    present = w.new(input_ids.shape, boolean, "ne", input_ids.device)
-    counted = [w.new(input_ids.shape, dtype, "cumsum", input_ids.device) for dtype in (int32, int64)]
-    positions = w.new(input_ids.shape, int64, "add", input_ids.device)
-    del present, counted
-    return positions
 
 
 class SelfAttention(Module):

@@ -168,9 +168,7 @@ class _Style:
         raise Unsupported(self.native_name, "this style of parallelism is not modelled")
 
 
-class ColwiseParallel(_Style):
-    native_name = "torch.distributed.tensor.parallel.ColwiseParallel"
-
+class _LinearStyle(_Style):
     def init(  # type: ignore[override]
         self,
         w: World,
@@ -180,6 +178,10 @@ class ColwiseParallel(_Style):
         use_local_output: bool = True,
     ) -> None:
         super().init(w, input_layouts=input_layouts, output_layouts=output_layouts)
+
+
+class ColwiseParallel(_LinearStyle):
+    native_name = "torch.distributed.tensor.parallel.ColwiseParallel"
 
     def apply(self, w: World, module: Module, ways: int) -> None:
         if isinstance(module, Embedding):
@@ -193,18 +195,8 @@ class ColwiseParallel(_Style):
         )
 
 
-class RowwiseParallel(_Style):
+class RowwiseParallel(_LinearStyle):
     native_name = "torch.distributed.tensor.parallel.RowwiseParallel"
-
-    def init(  # type: ignore[override]
-        self,
-        w: World,
-        *,
-        input_layouts: Any = None,
-        output_layouts: Any = None,
-        use_local_output: bool = True,
-    ) -> None:
-        super().init(w, input_layouts=input_layouts, output_layouts=output_layouts)
 
     def apply(self, w: World, module: Module, ways: int) -> None:
         if isinstance(module, Embedding):
