@@ -8,7 +8,7 @@ SOURCE_DATE_EPOCH ?= 1580601600
 CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/torchwise-editors
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format types check test-torch test-packages test-install deps-matrix budget pages bench bundle vsix e2e accuracy field-report docs build clean
+.PHONY: help setup demo test lint format types check test-torch test-packages test-install deps-matrix budget pages bench bundle vsix vsix-all e2e accuracy field-report docs build clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -86,8 +86,16 @@ bundle: setup  ## the server with its libraries, for this platform: vscode-exten
 
 vsix: bundle node_modules/.package-lock.json  ## the VS Code extension with its server: vscode-extension/torchwise.vsix
 	TZ=UTC LC_ALL=C SOURCE_DATE_EPOCH=$(SOURCE_DATE_EPOCH) npm run --silent package --workspace vscode-extension -- \
-		--target $$($(PYTHON) scripts/bundle_server.py --target)
+		--target $$($(PYTHON) scripts/bundle_server.py --this-platform)
 	@ls -lh vscode-extension/torchwise.vsix
+
+vsix-all: setup node_modules/.package-lock.json  ## the same for each platform of VS Code: vscode-extension/torchwise-*.vsix
+	for target in $$($(PYTHON) scripts/bundle_server.py --platforms); do \
+		$(PYTHON) scripts/bundle_server.py --target $$target && \
+		TZ=UTC LC_ALL=C SOURCE_DATE_EPOCH=$(SOURCE_DATE_EPOCH) npm run --silent package --workspace vscode-extension -- \
+			--target $$target --out torchwise-$$target.vsix || exit 1; \
+	done
+	@ls -lh vscode-extension/torchwise-*.vsix
 
 e2e: setup node_modules/.package-lock.json  ## VS Code, Neovim and Emacs as a person uses them (installs them into CACHE)
 	CACHE=$(CACHE) tests/e2e/run.sh

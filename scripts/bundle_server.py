@@ -1,11 +1,12 @@
-"""Fill vscode-extension/bundled/libs with the server and the libraries it needs, for this platform.
+"""Fill vscode-extension/bundled/libs with the server and the libraries it needs, for one platform.
 
-    python scripts/bundle_server.py [--python 3.12 ...] [--into FOLDER]
+    python scripts/bundle_server.py [--target darwin-arm64] [--python 3.12 ...] [--into FOLDER]
 
 The extension then starts with any Python 3.10 or newer, offline, and never touches an environment of the
 user. Libraries are those of vscode-extension/libraries.txt, by version and digest, so that two builds are
 the same. LibCST is the only one with native code: its extension modules of all named Python versions lie
-side by side in one tree, each Python takes its own.
+side by side in one tree, each Python takes its own. They are fetched as they were built, nothing is
+compiled, so any machine can fill the folder for any platform.
 """
 
 from __future__ import annotations
@@ -35,62 +36,81 @@ _NEVER_READ = (
     *("*.dist-info/entry_points.txt", "**/*_cache"),
 )
 
-_TARGETS = {
-    ("linux", "x86_64"): "linux-x64",
-    ("linux", "aarch64"): "linux-arm64",
-    ("darwin", "x86_64"): "darwin-x64",
-    ("darwin", "arm64"): "darwin-arm64",
-    ("win32", "amd64"): "win32-x64",
-    ("win32", "arm64"): "win32-arm64",
+# VS Code's name of a platform -> tags of the wheels that run there, best first. VS Code itself needs
+# glibc 2.28, macOS 11 or Windows 10.
+PLATFORMS = {
+    "linux-x64": ("manylinux_2_28_x86_64", "manylinux2014_x86_64"),
+    "linux-arm64": ("manylinux_2_28_aarch64", "manylinux2014_aarch64"),
+    "alpine-x64": ("musllinux_1_2_x86_64",),
+    "alpine-arm64": ("musllinux_1_2_aarch64",),
+    "darwin-x64": ("macosx_11_0_x86_64", "macosx_10_15_x86_64"),
+    "darwin-arm64": ("macosx_11_0_arm64",),
+    "win32-x64": ("win_amd64",),
+    "win32-arm64": ("win_arm64",),
 }
+_PROCESSORS = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64", "arm64": "arm64"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Fill the folder, or print the platform's name for `vsce package --target`."""
+    """Fill the folder, or print names of platforms for `vsce package --target`."""
     parser = argparse.ArgumentParser(description="Bundle the server into the VS Code extension.")
+    parser.add_argument("--target", choices=PLATFORMS, default=this_platform(), help="default: this platform")
     parser.add_argument("--python", nargs="+", default=PYTHONS, metavar="X.Y", help="versions to serve")
     parser.add_argument("--into", type=Path, default=LIBS, metavar="FOLDER", help="default: the extension's")
-    parser.add_argument("--target", action="store_true", help="print VS Code's name of this platform instead")
+    parser.add_argument("--this-platform", action="store_true", help="print VS Code's name of it instead")
+    parser.add_argument("--platforms", action="store_true", help="print all names, this platform's last")
     options = parser.parse_args(arguments)
-    if options.target:
-        print(target())
+    if options.this_platform:
+        print(this_platform())
+        return 0
+    if options.platforms:
+        print(*sorted(PLATFORMS, key=lambda name: name == this_platform()))
         return 0
     with tempfile.TemporaryDirectory() as made:
-        fill(Path(made) / "libs", tuple(options.python))
+        fill(Path(made) / "libs", options.target, tuple(options.python))
         shutil.rmtree(options.into, ignore_errors=True)
         options.into.parent.mkdir(parents=True, exist_ok=True)
         shutil.move(Path(made) / "libs", options.into)
     size = _size_mib(options.into)
-    print(f"{options.into}: {size:.1f} MiB, {target()}, Python {', '.join(options.python)}")
+    print(f"{options.into}: {size:.1f} MiB, {options.target}, Python {', '.join(options.python)}")
     return 0
 
 
-def target() -> str:
-    """VS Code's name of this platform."""
-    return _TARGETS[sys.platform, platform.machine().lower()]
+def this_platform() -> str:
+    """VS Code's name of the platform that this runs on."""
+    musl = sys.platform == "linux" and platform.libc_ver()[0] != "glibc"
+    return f"{'alpine' if musl else sys.platform}-{_PROCESSORS[platform.machine().lower()]}"
 
 
-def locked() -> dict[str, str]:
+def locked(target: str) -> dict[str, str]:
     """Name of each library -> its requirement with digests, for whatever Python: markers are left out."""
-    text = re.sub(r"^#.*\n", "", LIBRARIES.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    own = LIBRARIES.with_name(f"libraries-{target}.txt")
+    listed = _requirements(LIBRARIES)
+    return {**listed, **_requirements(own)} if own.is_file() else listed
+
+
+def _requirements(path: Path) -> dict[str, str]:
+    text = re.sub(r"^#.*\n", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
     entries = re.split(r"\n(?=\w)", text.strip().replace("\\\n", " "))
     return {re.split("==", each)[0]: re.sub(r"\s*;[^-]*(?=--hash)", " ", each) for each in entries}
 
 
-def fill(libs: Path, pythons: Sequence[str]) -> None:
+def fill(libs: Path, target: str, pythons: Sequence[str]) -> None:
     """Install everything into `libs`."""
-    libraries = locked()
+    libraries = locked(target)
     native = libraries.pop(_NATIVE)
     any_python = ("--implementation", "py", "--abi", "none", "--platform", "any", "--only-binary=:all:")
     _install(libs, any_python, libraries.values())
     _run("install", *_INTO, str(libs), *any_python, str(_wheel(libs.parent)))
+    platforms = [word for tag in PLATFORMS[target] for word in ("--platform", tag)]
     for number, python in enumerate(pythons):
         part = libs.parent / python
-        _install(part, ("--python-version", python, "--only-binary=:all:"), (native,))
+        _install(part, (*platforms, "--python-version", python, "--only-binary=:all:"), (native,))
         if number == 0:
             shutil.copytree(part, libs, dirs_exist_ok=True)
-        for module in (part / _NATIVE).glob("native.*"):
-            shutil.copy2(module, libs / _NATIVE)
+        # with the C libraries that a wheel brings beside its modules
+        for module in (*part.glob(f"{_NATIVE}/native.*"), *part.glob(f"{_NATIVE}.libs/*")):
+            shutil.copy2(module, libs / module.relative_to(part))
     for pattern in _NEVER_READ:
         for unwanted in list(libs.glob(pattern)):
             if unwanted.is_dir():
