@@ -400,10 +400,6 @@ def train(loader, steps):
 )
 
 
-#: Backwards that give gradients of inputs (an attack, a saliency map) and store none in the weights.
-_FOR_OTHERS = ("autograd.grad", "functional")
-
-
 def detect(trace: Trace) -> Iterator[Hit]:
     evaluated: dict[tuple[int, Place], Forward] = {}
     trained_before: dict[int, int] = {}  # module: order of its first training forward outside eval mode
@@ -415,9 +411,7 @@ def detect(trace: Trace) -> Iterator[Hit]:
     switched: dict[Place, list[int]] = {}
     for change in trace.of(ModeChange):
         switched.setdefault(change.place, []).append(change.order)
-    trained = {
-        pass_ for backward in trace.backwards if backward.how not in _FOR_OTHERS for pass_ in backward.passes
-    }
+    trained = trace.taught
     for forward in trace.forwards:
         places = [mode.place for mode in forward.modes if mode.name == "eval" and mode.place is not None]
         if forward.pass_ not in trained:

@@ -282,8 +282,13 @@ def detect(trace: Trace) -> Iterator[Hit]:
         epochs = _epochs(trace, loader)
         if epochs is None or not isinstance(dataset, Obj) or not _is_indexed(dataset):
             continue
-        if trace.is_training_source(loader.id) and not _carries_state(trace, loader):
+        if _is_taught_from(trace, loader) and not _carries_state(trace, loader):
             yield _hit(trace, built, dataset, epochs)
+
+
+def _is_taught_from(trace: Trace, loader: Obj) -> bool:
+    """Do its batches give gradients to weights? An attack on test images gives them to the images."""
+    return any(loader.id in trace.passes[p].forward.sources for p in trace.taught if p in trace.passes)
 
 
 def _is_absent(value: object) -> bool:
@@ -348,7 +353,12 @@ def _is_earlier(trace: Trace, pass_: int, forward: Forward) -> bool:
 def _hit(trace: Trace, built: LoaderBuilt, dataset: Obj, epochs: LoopEntered) -> Hit:
     unseen = dataset.origin is Origin.UNSEEN and dataset.cls is None
     backward = next(
-        (b for p, b in trace.trained.items() if built.loader.id in trace.passes[p].forward.sources), None
+        (
+            trace.trained[p]
+            for p in sorted(trace.taught)
+            if p in trace.passes and built.loader.id in trace.passes[p].forward.sources
+        ),
+        None,
     )
     links = [Evidence(built.place, "neither `shuffle` nor a sampler")]
     links.append(Evidence(epochs.loop_place, "walked again in each epoch"))

@@ -185,6 +185,23 @@ for _name in _COLLECTIVES:
     FUNCTIONS[f"torch.distributed.{_name}"] = collective
 
 
+@function(
+    "torch.distributed.all_gather",
+    "torch.distributed.all_gather_into_tensor",
+    "torch.distributed.all_gather_object",
+    "torch.distributed.broadcast",
+    "torch.distributed.broadcast_object_list",
+)
+def share(m: Machine, call: Call) -> va.Value:
+    """Fills the first argument with the same on every rank."""
+    value = collective(m, call)
+    known = first_known(value)
+    held = m.items(known) if isinstance(known, va.Obj) else (known,)
+    for one in held:
+        m.exchange(one, tensors.agreed(one))
+    return value
+
+
 @function("torch.distributed.all_reduce", "torch.distributed.reduce")
 def all_reduce(m: Machine, call: Call) -> va.Value:
     """In place: whoever holds the tensor finds the sum in it."""
@@ -196,7 +213,8 @@ def all_reduce(m: Machine, call: Call) -> va.Value:
     is_followed = isinstance(known, va.Tensor) and known is value and is_named
     collective(m, call, is_followed)
     if is_followed:
-        m.exchange(known, tensors.reduced(known))
+        found = tensors.reduced(known)
+        m.exchange(known, tensors.agreed(found) if call.last == "all_reduce" else found)
     if isinstance(known, va.Parameters) and known.gradients:
         m.emit(ev.ApiCall, call.node, name="all_reduce of gradients", arguments=call.arguments)
     return va.NONE

@@ -446,7 +446,8 @@ def _reduced(m: Machine, value: va.Value, node: nd.Node, depth: int = 0) -> va.V
     if isinstance(known, va.Obj) and known.kind is va.Kind.DICT and depth < 2:
         entries = {key: _reduced(m, item, node, depth + 1) for key, item in m.entries(known).items()}
         return m.mapping(entries, node)
-    return tensors.reduced(known) if isinstance(known, (va.Tensor, va.Unknown)) else value
+    is_number = isinstance(known, (va.Tensor, va.Unknown))
+    return tensors.agreed(tensors.reduced(known)) if is_number else value
 
 
 @method(va.Kind.FABRIC, "launch", "seed_everything", "log", "log_dict", "print", "call")

@@ -496,7 +496,12 @@ def _run_hooks(m: Machine, obj: va.Obj, pass_: int, call: Call) -> None:
 def eval_(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
     if call.arguments.positional:
         return None
+    own = calls.find_member(m, obj.cls, "train") if obj.cls is not None else None
+    if isinstance(own, va.Function):  # [torch.nn.Module.eval is `self.train(False)`]
+        calls.call_function(m, replace(own, self=obj), va.Arguments((_EVAL,)), call.node)
+        return obj
     _set_mode(m, obj, "eval", call.node)
+    _tell_parts(m, obj, _EVAL, call.node)
     return obj
 
 
@@ -508,11 +513,13 @@ def train(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
     given = call.get("mode", 0)
     if given is None:
         _set_mode(m, obj, "train", call.node)
+        _tell_parts(m, obj, _TRAIN, call.node)
         return obj
     known = first_known(given)
     if isinstance(known, va.ModeValue):
         m.emit(ev.ModeChange, call.node, module=obj, to="unknown", before=m.mode(obj), restored=True)
         m.set_mode(obj, known.modes)
+        _tell_parts(m, obj, known, call.node)
         return obj
     truth = truth_of(known, True)
     if truth is None and isinstance(known, (va.Obj,)) and obj.kind is va.Kind.OPAQUE:
@@ -523,7 +530,25 @@ def train(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
         {True: "train", False: "eval"}.get(truth, "unknown") if truth is not None else "unknown",
         call.node,
     )
+    _tell_parts(m, obj, given, call.node)
     return obj
+
+
+_TRAIN = va.Const(None, True)
+_EVAL = va.Const(None, False)
+
+
+def _tell_parts(m: Machine, whole: va.Obj, mode: va.Value, node: nd.Node) -> None:
+    """A part whose class has a `train` of its own is told by a call of it. [torch.nn.Module.train]"""
+    told: dict[int, va.Obj] = {}
+    for oid in sorted(m.parts_of(whole.id), key=lambda oid: len(m.lineage(oid))):
+        part = m.objects.get(oid)
+        if part is None or part.cls is None or told.keys() & set(m.lineage(oid)):
+            continue
+        own = calls.find_member(m, part.cls, "train")
+        if isinstance(own, va.Function):
+            told[oid] = part
+            calls.call_function(m, replace(own, self=part), va.Arguments((mode,)), node)
 
 
 def _set_mode(m: Machine, obj: va.Obj, to: str, node: nd.Node) -> None:

@@ -147,8 +147,28 @@ def step(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
     closure = first_known(call.get("closure", 0) or va.NONE)
     if isinstance(closure, va.Function):
         return _closure_step(m, obj, closure, call)
+    _hooked(m, obj, "register_step_pre_hook", call)
     m.step(obj, call.node, arguments=call.arguments)
+    _hooked(m, obj, "register_step_post_hook", call)
     return va.NONE
+
+
+@method(va.Kind.OPTIMIZER, "register_step_pre_hook", "register_step_post_hook")
+def register_step_hook(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
+    hook = call.get("hook", 0)
+    if hook is not None:
+        before = m.state.get(("a", obj.id, f"[{call.name}]"))
+        earlier = m.items(before) if isinstance(before, va.Obj) else ()
+        m.state.set(("a", obj.id, f"[{call.name}]"), m.sequence([*earlier, hook], call.node))
+    return va.UNKNOWN
+
+
+def _hooked(m: Machine, obj: va.Obj, when: str, call: Call) -> None:
+    """`step` calls the functions that were registered for it, with the optimizer and its own arguments."""
+    held = m.state.get(("a", obj.id, f"[{when}]"))
+    for hooks in va.alternatives(held) if isinstance(held, va.Value) else ():
+        for hook in m.items(hooks) if isinstance(hooks, va.Obj) else ():
+            calls.call_value(m, hook, va.Arguments((obj, va.UNKNOWN, va.UNKNOWN)), call.node)
 
 
 def _closure_step(m: Machine, obj: va.Obj, closure: va.Function, call: Call) -> va.Value:
@@ -283,7 +303,9 @@ def scaled_step(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
             closure = first_known(call.get("closure", 1) or va.NONE)
             if isinstance(closure, va.Function):
                 calls.call_function(m, closure, va.NO_ARGUMENTS, call.node)
+            _hooked(m, optimizer, "register_step_pre_hook", call)
             m.step(optimizer, call.node, "scaler", obj)
+            _hooked(m, optimizer, "register_step_post_hook", call)
     return va.UNKNOWN
 
 

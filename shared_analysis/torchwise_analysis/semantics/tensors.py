@@ -248,6 +248,21 @@ def reduced(value: va.Value) -> va.Value:
     return value
 
 
+def agreed(value: va.Value) -> va.Value:
+    """The value where all ranks hold the same one, whatever each computed its own from."""
+    if isinstance(value, (va.Unknown, va.Tensor)) and value.taint & _RANKED:
+        return replace(value, taint=value.taint - _RANKED)
+    return value
+
+
+_RANKED = frozenset(["rank", "this rank"])
+
+
+def content_taint(m: Machine, arguments: va.Arguments) -> frozenset[str]:
+    """The taint of what is put into a new tensor; where it is put (`device=rank`) says nothing of it."""
+    return m.taint(*arguments.positional, *(value for name, value in arguments.keywords if name != "device"))
+
+
 def shards(m: Machine, value: va.Tensor) -> frozenset[str]:
     """The taint of numbers read from this tensor, where it comes from a part of the data only."""
     if _REDUCED in value.taint:
@@ -888,7 +903,7 @@ def made(m: Machine, call: Call) -> va.Value:
             cut=cuts[0].cut if cuts else None,
             device=str(name) if name else None,
             sources=m.sources_of(call.arguments),
-            taint=m.taint(*call.arguments),
+            taint=content_taint(m, call.arguments),
             shape=_sizes(m, call),
         )
     )
@@ -973,4 +988,4 @@ def torch_function(m: Machine, call: Call) -> va.Value:
         return replace(m.attach(None, call.arguments, call.node), shape=_shape_of(last, call, None))
     shape = _shape_of(last, call, None)
     link = m.link(call.node, f"{last} computed here") if shape is not None else None
-    return va.Tensor(link, sources=sources, taint=m.taint(*call.arguments), shape=shape)
+    return va.Tensor(link, sources=sources, taint=content_taint(m, call.arguments), shape=shape)

@@ -185,6 +185,12 @@ class Trace:
         return self.once("trained", self._trained)
 
     @property
+    def taught(self) -> frozenset[int]:
+        """Passes whose backward gave gradients to weights for a step to use: neither such as were asked for
+        inputs alone (`autograd.grad`) nor such as were cleared before any step (measured, an attack)."""
+        return self.once("taught", self._taught)
+
+    @property
     def used(self) -> frozenset[int]:
         """Passes whose graph some backward or autograd.grad used, or that feed such a pass."""
         return self.once("used", self._used)
@@ -384,6 +390,16 @@ class Trace:
                 out.setdefault(p, e)
         return out
 
+    def _taught(self) -> frozenset[int]:
+        stepped = {site for step in self.steps for atom in step.before for site, _ in atom.sites}
+        wiped = {site for clear in self.clears for atom in clear.before for site, _ in atom.sites}
+        return frozenset(
+            pass_
+            for one in self.backwards
+            if one.how not in _FOR_INPUTS and (one.place in stepped or one.place not in wiped)
+            for pass_ in one.passes
+        )
+
     def _kept_values(self) -> tuple[Value, ...]:
         frames = [k[1] for k in self.facts if k[0] == "v" and isinstance(k[1], int)]
         module = min(frames, default=0)  # its frame was made first
@@ -433,6 +449,10 @@ class Trace:
 
     def _training_sources(self) -> frozenset[int]:
         return frozenset(s for p in self.trained for s in self.passes[p].forward.sources)
+
+
+#: Backwards that give gradients of inputs (an attack, a saliency map) and store none in the weights.
+_FOR_INPUTS = ("autograd.grad", "functional")
 
 
 def _order(event: ev.Event) -> int:
