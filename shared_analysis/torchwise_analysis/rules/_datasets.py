@@ -47,20 +47,38 @@ def words_of(node: nodes.Node) -> frozenset[str]:
 _DEEP_CALLS = 3
 
 
-def words_behind(cls: Class, name: str) -> frozenset[str]:
-    """The words of a method and of the methods of the same class that it calls."""
-    words: frozenset[str] = frozenset()
+def methods_behind(cls: Class, name: str) -> tuple[Method, ...]:
+    """A method and the methods of the same object that it calls, those of `super()` included."""
+    found: list[Method] = []
     todo, done = [(name, 0)], {name}
     while todo:
         called, depth = todo.pop()
         method = method_of(cls, called)
         if method is None:
             continue
-        words |= words_of(method.node)
+        found.append(method)
+        if called == "__init__":
+            found += _overridden(cls, method)
         inner = _own_calls(method.node) - done if depth < _DEEP_CALLS else frozenset[str]()
         todo += [(one, depth + 1) for one in sorted(inner)]
         done |= inner
-    return words
+    return tuple(found)
+
+
+def _overridden(cls: Class, method: Method) -> Iterator[Method]:
+    """The methods of the same name in the bases, one behind the other, as `super()` reaches them."""
+    classes = [one.id for one in cls.mro]
+    behind = cls.mro[classes.index(method.owner.id) + 1 :]
+    is_called = "super" in plain_calls(method.node)
+    for owner in behind if is_called else ():
+        for statement, line in _statements(owner.node.body, owner.line):
+            if isinstance(statement, nodes.FunctionDef) and statement.name == method.node.name:
+                yield Method(owner, statement, line)
+
+
+def words_behind(cls: Class, name: str) -> frozenset[str]:
+    """The words of a method and of the methods of the same object that it calls."""
+    return frozenset(word for method in methods_behind(cls, name) for word in words_of(method.node))
 
 
 def _own_calls(node: nodes.FunctionDef) -> frozenset[str]:

@@ -218,7 +218,7 @@ def _keeps_optimizer(trace: Trace) -> bool:
 
 def _has_counter(saved: Saved) -> bool:
     """Does it say how far the run is? All contents must be readable."""
-    values = [value for _, value in saved.contents]
+    values = [one for _, value in saved.contents for one in alternatives(value)]
     if any(isinstance(v, Obj) and v.kind in (Kind.OPAQUE, Kind.INSTANCE, Kind.OPTIMIZER) for v in values):
         return False
     return any(
@@ -236,8 +236,8 @@ def _owners(saved: Saved) -> Iterator[Obj]:
 def _resumed(trace: Trace, owner: Obj) -> WeightsLoaded | None:
     """The load of a file's entry into the module. Bare weights are a start, not a resume."""
     for load in trace.of(WeightsLoaded):
-        value = load.value
-        is_entry = isinstance(value, Unknown) and "loaded" in value.taint
+        loaded = () if load.value is None else alternatives(load.value)
+        is_entry = any(isinstance(value, Unknown) and "loaded" in value.taint for value in loaded)
         if load.target.id in (owner.id, *trace.lineage(owner.id)) and is_entry:
             return load
     return None

@@ -8,11 +8,13 @@ from collections.abc import Iterator
 from torchwise_analysis.findings import Confidence, Evidence, Fix, Safety, Severity
 from torchwise_analysis.fixes import SourceFile
 from torchwise_analysis.interp.abstract.events import LoaderBuilt
+from torchwise_analysis.interp.abstract.static import walk
 from torchwise_analysis.interp.abstract.trace import Trace
-from torchwise_analysis.interp.abstract.values import Class, Const, Obj
+from torchwise_analysis.interp.abstract.values import Class, Const, Kind, Obj
 from torchwise_analysis.rules._datasets import header_of, method_of, plain_calls, words_of
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
 from torchwise_analysis.rules._reading import called, distinct
+from torchwise_analysis.source import nodes
 
 WRONG = """
 import torch
@@ -216,7 +218,21 @@ def loader(paths, shard):
 )
 
 # A class that speaks of any of these may divide its data, one that draws may have no data to divide.
-_DIVIDING = ("worker", "rank", "world", "shard", "islice", "num_replicas", "partition", "split", "stride")
+_DIVIDING = (
+    "worker",
+    "rank",
+    "world",
+    "islice",
+    "num_replicas",
+    "partition",
+    "stride",
+    "by_node",
+    "process_index",
+)
+# Names of a share as well as of files or words: they divide where the class counts with them.
+_LIBRARIES = ("load_dataset", "webdataset", "wds", "litdata")  # their streams know the worker
+_PARTS = ("shard", "split", "part")
+_COUNTING = ("%", "//")
 _DRAWING = ("random", "rand", "randn", "randint", "choice", "choices", "sample", "shuffle", "rng", "uniform")
 
 
@@ -230,6 +246,8 @@ def detect(trace: Trace) -> Iterator[Hit]:
         cls = dataset.cls
         found = method_of(cls, "__iter__")
         if found is None or not cls.derives("IterableDataset") or cls.open_bases or _may_divide(cls):
+            continue
+        if _holds_stream(trace, dataset):
             continue
         yield Hit(
             header_of(trace, found) if found.owner.path == trace.path else built.place,
@@ -256,11 +274,45 @@ def _is_given(built: LoaderBuilt, name: str, position: int) -> bool:
 def _may_divide(cls: Class) -> bool:
     for owner in cls.mro:
         words = {word.lower() for word in words_of(owner.node)}
-        if any(part in word for word in words for part in _DIVIDING) or words & set(_DRAWING):
+        if any(part in word for word in words for part in _DIVIDING) or words & {*_DRAWING, *_LIBRARIES}:
+            return True
+        if any(part in word for word in words for part in _PARTS) and _counts(owner):
             return True
         if any(not hasattr(builtins, name) for name in plain_calls(owner.node) if name[:1].islower()):
             return True  # a helper that is not read here
     return False
+
+
+def _holds_stream(trace: Trace, dataset: Obj) -> bool:
+    """Does it hold a data set of a library, which may divide itself?"""
+    assert dataset.cls is not None
+    own = (
+        node.attr
+        for owner in dataset.cls.mro
+        for node in walk(owner.node)
+        if isinstance(node, nodes.Attribute)
+    )
+    held = (trace.attribute(dataset.id, name) for name in sorted(set(own)))
+    return any(isinstance(value, Obj) and value.kind is Kind.DATASET and value.cls is None for value in held)
+
+
+def _counts(cls: Class) -> bool:
+    """Does it take every nth of something, count remainders, or get the number of its share?"""
+    for node in walk(cls.node):
+        if isinstance(node, nodes.Slice) and node.step is not None:
+            return True
+        if isinstance(node, nodes.Binary) and node.op in _COUNTING:
+            return True
+        if isinstance(node, nodes.FunctionDef) and any(_is_share(param.name) for param in node.params):
+            return True
+    return False
+
+
+def _is_share(name: str) -> bool:
+    """`shard`, `shard_id`, `num_shards`; `shards` and `split` are files and names of subsets."""
+    low = name.lower()
+    is_part = any(part in low for part in _PARTS) and low not in ("split", "shards", "parts", "splits")
+    return is_part and not low.endswith(("_paths", "_files", "_urls", "_dir", "_name", "_pattern"))
 
 
 def fixes(hit: Hit, file: SourceFile) -> Iterator[Fix]:  # noqa: ARG001 - advice needs no text

@@ -9,8 +9,8 @@ from torchwise_analysis.fixes import SourceFile
 from torchwise_analysis.interp.abstract.events import ApiCall, LoaderBuilt
 from torchwise_analysis.interp.abstract.static import walk
 from torchwise_analysis.interp.abstract.trace import Trace
-from torchwise_analysis.interp.abstract.values import Const, Function, Obj
-from torchwise_analysis.rules._datasets import Method, header_of, method_of, words_of
+from torchwise_analysis.interp.abstract.values import Const, Function, Kind, Obj, Value
+from torchwise_analysis.rules._datasets import Method, header_of, methods_behind, words_of
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
 from torchwise_analysis.rules._reading import distinct
 from torchwise_analysis.source import nodes
@@ -297,36 +297,67 @@ def _constant_seeds(trace: Trace, built: LoaderBuilt, dataset: Obj, init: Functi
 
 
 def _copied_generators(trace: Trace, built: LoaderBuilt, dataset: Obj) -> Iterator[Hit]:
-    """`self.rng = default_rng()` in the constructor, `self.rng` in `__getitem__`."""
-    assert dataset.cls is not None
-    init, item = method_of(dataset.cls, "__init__"), method_of(dataset.cls, "__getitem__")
-    if init is None or item is None:
+    """`self.rng = default_rng()` in the constructor, `self.rng` in `__getitem__`; or so in a transform that
+    the data set holds and runs."""
+    items = _methods(dataset, "__getitem__")
+    words = frozenset(word for method in items for word in words_of(method.node))
+    if not items or not words.isdisjoint(("get_worker_info", "seed", "manual_seed", "initial_seed")):
         return
-    words = words_of(item.node)
-    if "get_worker_info" in words or "seed" in words or "manual_seed" in words:
+    yield from _kept_by(trace, built, dataset, items)
+    for name in sorted(_kept(items)):
+        for part in _transforms(trace, trace.attribute(dataset.id, name)):
+            yield from _kept_by(trace, built, part, _methods(part, "__call__"))
+
+
+def _methods(obj: Obj, name: str) -> tuple[Method, ...]:
+    return () if obj.cls is None else methods_behind(obj.cls, name)
+
+
+def _transforms(trace: Trace, value: Value | None) -> Iterator[Obj]:
+    """Objects of the project, also in a list or in what composes them."""
+    known = value if isinstance(value, Obj) else None
+    if known is None:
         return
-    below = [node for node in walk(item.node) if isinstance(node, nodes.Attribute)]
-    kept = {node.attr for node in below if _is_own(node, item)}
-    for node in walk(init.node):
-        if not isinstance(node, nodes.Assign) or len(node.targets) != 1:
-            continue
-        target = node.targets[0]
-        if not isinstance(target, nodes.Attribute) or target.attr not in kept:
-            continue
-        place = trace.place(init.owner.path, node.value.span.shifted(init.line))
-        if any(c.place.span == place.span and c.place.path == place.path for c in trace.api(*_GENERATORS)):
-            site = place if place.path == trace.path else built.place
-            yield _hit(
-                site,
-                f"each of the {built.workers} workers gets a copy of this generator and draws the same "
-                "numbers. Seed it in `worker_init_fn`.",
-                (
-                    Evidence(place, "the generator is made once, with the data set"),
-                    Evidence(header_of(trace, item), "its samples draw from it"),
-                    Evidence(built.place, f"this loader copies it into {built.workers} workers"),
-                ),
-                built,
-            )
+    if known.cls is not None and known.kind is Kind.INSTANCE:
+        yield known
+        return
+    for inner in (*trace.items(known.id), *known.arguments):
+        held = (inner, *trace.items(inner.id)) if isinstance(inner, Obj) else ()
+        yield from (one for one in held if isinstance(one, Obj) and one.cls and one.kind is Kind.INSTANCE)
+
+
+def _kept(methods: tuple[Method, ...]) -> frozenset[str]:
+    """The attributes of the object itself that these methods speak of."""
+    below = ((node, method) for method in methods for node in walk(method.node))
+    return frozenset(
+        node.attr for node, method in below if isinstance(node, nodes.Attribute) and _is_own(node, method)
+    )
+
+
+def _kept_by(trace: Trace, built: LoaderBuilt, owner: Obj, users: tuple[Method, ...]) -> Iterator[Hit]:
+    """Generators that the constructor of `owner` makes and its methods `users` draw from."""
+    kept = _kept(users)
+    made = {(c.place.path, c.place.span) for c in trace.api(*_GENERATORS)}
+    for init in _methods(owner, "__init__"):
+        for node in walk(init.node):
+            target = node.targets[0] if isinstance(node, nodes.Assign) and len(node.targets) == 1 else None
+            target = node.target if isinstance(node, nodes.AnnAssign) else target
+            value = node.value if isinstance(node, nodes.Assign | nodes.AnnAssign) else None
+            if not isinstance(target, nodes.Attribute) or target.attr not in kept or value is None:
+                continue
+            place = trace.place(init.owner.path, value.span.shifted(init.line))
+            if (place.path, place.span) in made:
+                yield _hit(
+                    place if place.path == trace.path else built.place,
+                    f"each of the {built.workers} workers gets a copy of this generator and draws the same "
+                    "numbers. Seed it in `worker_init_fn`.",
+                    (
+                        Evidence(place, "the generator is made once, with the data set"),
+                        Evidence(header_of(trace, users[0]), "its samples draw from it"),
+                        Evidence(built.place, f"this loader copies it into {built.workers} workers"),
+                    ),
+                    built,
+                )
 
 
 def _is_own(node: nodes.Attribute, method: Method) -> bool:

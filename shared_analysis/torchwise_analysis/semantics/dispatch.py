@@ -15,6 +15,7 @@ from torchwise_analysis.semantics import (
     contexts,
     data,
     distributed,
+    engines,
     frameworks,
     losses,
     modules,
@@ -229,6 +230,7 @@ class Library:
         if known is not None:
             return known
         if receiver.kind is va.Kind.LOADER:
+        known = known or frameworks.lightning_attribute(m, receiver, name)
             return data.loader_attribute(m, receiver, name)
         if "options" in receiver.traits and name in unknowns.RANKS:
             return unknowns.rank(f"{receiver.symbol}.{name}", name)
@@ -387,6 +389,8 @@ class Library:
             m.escape(value, node, obj.name)
         return va.unknown(None, taint=m.taint(*arguments))
 
+        if engines.HANDLER in obj.traits:
+            return engines.attached(m, obj, arguments, node)
     # ------------------------------------------------------------------ classes, decorators, contexts
 
     def instance(self, m: Machine, cls: va.Class, node: nd.Node | None) -> va.Obj:

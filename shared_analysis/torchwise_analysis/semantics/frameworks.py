@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from torchwise_analysis.interp.abstract import calls
+from torchwise_analysis.interp.abstract import beliefs, calls, unknowns
 from torchwise_analysis.interp.abstract import events as ev
 from torchwise_analysis.interp.abstract import values as va
 from torchwise_analysis.interp.abstract.machine import NOT_RECORDING, Hook, Machine, first_known
-from torchwise_analysis.semantics import distributed, modules, tensors
+from torchwise_analysis.semantics import distributed, engines, modules, tensors
 from torchwise_analysis.semantics.by_name import SOME_OPTIMIZER
 from torchwise_analysis.semantics.registry import Call, fallback, function, method, truth_of
 from torchwise_analysis.source import nodes as nd
@@ -102,7 +102,15 @@ def is_manual(m: Machine, obj: va.Obj) -> bool:
     return flag is not None and truth_of(first_known(flag), True) is not True
 
 
+def is_lightning_callback(obj: va.Obj) -> bool:
+    return obj.cls is not None and any(
+        beliefs.is_of_lightning(base) and base.endswith(".Callback") for base in obj.cls.library_bases
+    )
+
+
 def hook(m: Machine, obj: va.Obj, name: str) -> Hook | None:
+    if is_lightning_callback(obj):
+        return Hook("lightning", name, NOT_RECORDING) if name in _LIGHTNING_EVALUATION else None
     if is_lightning(obj):
         if name in _LIGHTNING_EVALUATION:
             return Hook("lightning", name, NOT_RECORDING)
@@ -164,6 +172,33 @@ def lightning_optimizers(m: Machine, obj: va.Obj, call: Call) -> va.Value | None
         m.state.set(("a", obj.id, "[optimizers]"), one)
         return one
     return found[0] if len(found) == 1 else m.sequence(found, call.node)
+
+
+_RANKED = frozenset(["is_global_zero", "global_rank", "local_rank", "node_rank", "world_size"])
+
+
+def lightning_attribute(m: Machine, obj: va.Obj, name: str) -> va.Value | None:
+    """`self.trainer`, and which rank this is, as trainer and module both tell."""
+    is_module = is_lightning(obj)
+    if is_module and name == "trainer":
+        part = m.child(obj, name, va.Kind.TRAINER)
+        assert isinstance(part, va.Obj)
+        trainer_ = replace(part, type_name=unknowns.LIGHTNING_TRAINER)
+        m.state.set(("a", obj.id, name), trainer_)
+        return trainer_
+    is_trainer = obj.kind is va.Kind.TRAINER and obj.type_name == unknowns.LIGHTNING_TRAINER
+    if name not in _RANKED or not (is_module or is_trainer):
+        return None
+    own = frozenset[str]() if name == "world_size" else frozenset(["this rank"])
+    return va.unknown(f"{obj.symbol or obj.name}.{name}", taint=frozenset(["rank"]) | own)
+
+
+@method(va.Kind.MODULE, "all_gather")
+def lightning_gather(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
+    """[lightning `LightningModule.all_gather`: every rank has to call it]"""
+    if not is_lightning(obj):
+        return None
+    return _gathered(m, obj, "lightning.LightningModule.all_gather", call)
 
 
 def _configured(m: Machine, obj: va.Obj, call: Call) -> va.Value:
@@ -405,10 +440,14 @@ def unwrap_model(m: Machine, owner: va.Obj, call: Call) -> va.Value | None:
 )
 @method(va.Kind.FABRIC, "all_gather", "all_reduce", "barrier", "broadcast", "save")
 def owned_collective(m: Machine, owner: va.Obj, call: Call) -> va.Value | None:
+    return _gathered(m, owner, f"{owner.type_name}.{call.name}", call)
+
+
+def _gathered(m: Machine, owner: va.Obj, name: str, call: Call) -> va.Value:
     m.emit(
         ev.Collective,
         call.node,
-        name=f"{owner.type_name}.{call.name}",
+        name=name,
         group=None,
         sources=frozenset(s for t in m.all_tensors(call.arguments) for s in t.sources),
         followed=True,
@@ -594,29 +633,8 @@ def trainer(m: Machine, call: Call) -> va.Value:
     m.emit(ev.ApiCall, call.node, name=call.name, arguments=call.arguments)
     obj = m.make(va.Kind.TRAINER, call.node, call.name, arguments=call.arguments)
     if call.last == "Engine":
-        _run_ignite(m, call)
+        engines.begin(m, obj, call)
     return obj
-
-
-def _run_ignite(m: Machine, call: Call) -> None:
-    """The update function is the user's raw step, run again and again."""
-    from torchwise_analysis.interp.abstract.loops import Loop, LoopKind, Turn
-
-    update = first_known(call.first() or va.UNKNOWN)
-    if not isinstance(update, va.Function):
-        return
-    loop = m.named_loop(
-        (m.file, m.line, -id(call.node)), Loop(m.place(call.node), LoopKind.BATCHES, "ignite.Engine")
-    )
-    outer = m.loops
-    engine = m.make(va.Kind.TRAINER, call.node, "ignite.engine.Engine")
-    batch = m.make(va.Kind.OPAQUE, None, name="batch")
-    try:
-        for turn in range(2):
-            m.loops = (*outer, Turn(loop, turn))
-            calls.call_function(m, update, va.Arguments((engine, batch)), call.node)
-    finally:
-        m.loops = outer
 
 
 @method(
@@ -641,4 +659,6 @@ def trainer_method(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
                 m.raise_version(member)
     if call.name == "save_checkpoint":
         m.emit(ev.Collective, call.node, name=f"{obj.type_name}.save_checkpoint", group=None)
+    if call.name == "run":
+        engines.run(m, obj, call)
     return va.UNKNOWN

@@ -6,7 +6,7 @@ object's `origin` says how it is known, and rules grade by it.
 
 from __future__ import annotations
 
-from torchwise_analysis.interp.abstract.values import Kind, Origin
+from torchwise_analysis.interp.abstract.values import Class, Kind, Origin
 
 _MODULE_NAMES = frozenset(
     [
@@ -75,6 +75,23 @@ def by_use(uses: frozenset[str]) -> Kind | None:
     return None
 
 
+def is_of_lightning(name: str) -> bool:
+    """Is a qualified name one of Lightning's, under either of its import names?"""
+    return name.startswith(("lightning.", "pytorch_lightning."))
+
+
+# What the hooks of a `Callback` of Lightning are given, behind `self`. [lightning.pytorch.callbacks.Callback]
+_OF_CALLBACK = (Kind.TRAINER, Kind.MODULE)
+
+
+def by_position(cls: Class | None, name: str, position: int) -> Kind | None:
+    """From the place of an argument in a method that a framework calls."""
+    if cls is None or not name.startswith(("on_", "setup", "teardown")) or not 0 < position < 3:
+        return None
+    is_callback = any(is_of_lightning(base) and base.endswith(".Callback") for base in cls.library_bases)
+    return _OF_CALLBACK[position - 1] if is_callback else None
+
+
 def by_name(name: str) -> Kind | None:
     """From a conventional name."""
     low = name.lower().strip("_")
@@ -114,6 +131,8 @@ def by_annotation(name: str) -> Kind | None:
         return Kind.ACCELERATOR
     if last == "Fabric":
         return Kind.FABRIC
+    if last == "Trainer" and is_of_lightning(name):
+        return Kind.TRAINER
     if last.endswith("Sampler"):
         return Kind.SAMPLER
     if last == "Parameter":

@@ -138,10 +138,17 @@ def _call_union(m: Machine, callee: va.Union, arguments: va.Arguments, node: nd.
     if len(known) == 1:
         return call_value(m, known[0], arguments, node)
 
-    def branch(member: va.Value) -> Callable[[], va.Value]:
-        return lambda: call_value(m, member, arguments, node)
+    def branch(number: int, member: va.Value) -> Callable[[], va.Value]:
+        def run() -> va.Value:
+            outer, m.choices = m.choices, (*m.choices, number)
+            try:
+                return call_value(m, member, arguments, node)
+            finally:
+                m.choices = outer
 
-    value = m.fork([branch(v) for v in known[:4]], join_values)
+        return run
+
+    value = m.fork([branch(number, v) for number, v in enumerate(known[:4])], join_values)
     if value is None:
         raise DeadPathError
     return value

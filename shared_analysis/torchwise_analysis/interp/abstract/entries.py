@@ -219,6 +219,8 @@ def _methods(facts: Facts, cls: va.Class) -> list[va.Function]:
 def _method_entry(m: Machine, cls: va.Class, obj: va.Obj, function: va.Function, turn: int) -> None:
     hook = m.library.hook(m, obj, function.name)
     place = _place_of(m, function)
+    held = {optimizer.id: m.gradients(optimizer) for optimizer in m.optimizers}
+    begun = len(m.events)
     _fresh(m, gradients=turn == 0)
     m.returned = None
     m.entry = ev.Entry(
@@ -251,6 +253,13 @@ def _method_entry(m: Machine, cls: va.Class, obj: va.Obj, function: va.Function,
     finally:
         m.loops, m.calls, m.automatic, m.guards, m.forward = (), (), None, (), None
         del m.frames[1:]
+    if turn == 0 and not any(isinstance(event, _GRADIENT_EVENTS) for event in m.events[begun:]):
+        for oid, gradients in held.items():
+            m.state.set(("grad", oid), gradients)
+
+
+# What may change gradients; a method without any leaves those that another one gave.
+_GRADIENT_EVENTS = (ev.Backward, ev.Step, ev.Clear, ev.GradientsReset, ev.Escaped)
 
 
 def _counted(function: va.Function, turn: int) -> va.Arguments:

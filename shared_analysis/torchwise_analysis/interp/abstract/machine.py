@@ -299,6 +299,7 @@ class Machine:
         self.world: World = ()
         self.scopes: Scopes = OUTSIDE
         self.forward: tuple[va.Obj, int] | None = None
+        self.choices: tuple[int, ...] = ()  # which of several callees runs, of calls that have some
         self.entry = _NO_ENTRY
         self.automatic: va.Obj | None = None
         self.visits, self.cap, self.nesting = 0, limits.visits, 0
@@ -636,7 +637,8 @@ class Machine:
         # `train()` in a loop collects stale optimizers that still receive gradients.
         path = tuple((c.place, c.function) for c in self.calls)
         if obj.place is not None:
-            old = self._constructed.get((obj.place, path))
+            key = self._construction(obj.place)
+            old = self._constructed.get(key)
             self.optimizers = [o for o in self.optimizers if o.id != old]
             self._constructed[(obj.place, path)] = obj.id
         self.optimizers.append(obj)
@@ -644,7 +646,10 @@ class Machine:
 
     def was_built(self, place: Place) -> bool:
         """Did the construction at this place run before on this call path?"""
-        return (place, tuple((c.place, c.function) for c in self.calls)) in self._constructed
+        return self._construction(place) in self._constructed
+
+    def _construction(self, place: Place) -> tuple[object, ...]:
+        return place, tuple((c.place, c.function) for c in self.calls), self.choices
 
     def sequence(
         self, items: Iterable[va.Value], node: nd.Node | None, kind: va.Kind = va.Kind.LIST, **fields: Any

@@ -99,6 +99,8 @@ def _moved(value: va.Value, *, is_sum: bool = True) -> va.Value:
         return va.Const(None, value.value, va.Counter())
     if isinstance(value, va.Unknown) and is_sum:
         return va.unknown(None, taint=value.taint, varies=True)  # it moves with the turns of the loop
+    if isinstance(value, va.Union):
+        return replace(value, values=tuple(_moved(one, is_sum=is_sum) for one in value.values))
     return value
 
 
@@ -390,7 +392,11 @@ def for_(m: Machine, node: nd.For) -> None:
 
         return run
 
-    _loop(m, node.body, plan.loop, [prepare(e) for e in plan.elements])
+    def more(turns: int) -> list[Callable[[], bool]]:
+        longer = iteration.plan(m, over, node, turns=turns) if plan.open else plan
+        return [prepare(e) for e in longer.elements[len(plan.elements) :]]
+
+    _loop(m, node.body, plan.loop, [prepare(e) for e in plan.elements], more)
     if node.orelse and m.alive:
         m.run_block(node.orelse)
 
@@ -413,7 +419,10 @@ def while_(m: Machine, node: nd.While) -> None:
 
         return run
 
-    _loop(m, node.body, loop, [prepare(i) for i in range(turns)], endless)
+    def more(longer: int) -> list[Callable[[], bool]]:
+        return [prepare(i) for i in range(turns, longer)]
+
+    _loop(m, node.body, loop, [prepare(i) for i in range(turns)], more, endless)
     if node.orelse and m.alive:
         m.run_block(node.orelse)
 
@@ -427,17 +436,27 @@ def _bounded(m: Machine, test: nd.Expr, ops: tuple[str, ...]) -> None:
 
 
 def _loop(
-    m: Machine, body: nd.Block, loop: Loop, turns: list[Callable[[], bool]], endless: bool = False
+    m: Machine,
+    body: nd.Block,
+    loop: Loop,
+    turns: list[Callable[[], bool]],
+    more: Callable[[int], list[Callable[[], bool]]],
+    endless: bool = False,
 ) -> None:
-    """Run a body once for each turn; `break` and `continue` join at the end of the loop and of the turn."""
+    """Run a body once for each turn; `break` and `continue` join at the end of the loop and of the turn.
+
+    more: the turns behind those, up to a number; they are run where the last turn did what none before did.
+    """
     frame = m.frames[-1]
     saved = frame.breaks, frame.continues, frame.loop_mark
     mark = frame.loop_mark = m.state.mark()
     frame.breaks = []
     outer, guards = m.loops, m.guards
     started = False
+    begun: list[int] = []  # events before each turn
     try:
         for index, prepare in enumerate(turns):
+            begun.append(len(m.events))
             frame.continues = []
             m.loops = (*outer, Turn(loop, index))
             m.guards = guards
@@ -451,6 +470,8 @@ def _loop(
                 m.alive = True
             if not m.alive:
                 break
+            if len(begun) == len(turns) == _TURNS and m.forward is None:
+                turns += more(_turns_to_see(m, loop, *begun))
         outcomes = [m.state.changes(mark)] if m.alive and not (endless and frame.breaks) else []
         if frame.breaks:
             m.state.merge(mark, [*outcomes, *frame.breaks], join)
@@ -462,6 +483,24 @@ def _loop(
     finally:
         m.loops, m.guards = outer, guards
         frame.breaks, frame.continues, frame.loop_mark = saved
+
+
+_TURNS = 2  # of a loop whose body looks at no counter
+
+
+def _turns_to_see(m: Machine, loop: Loop, first: int, last: int) -> int:
+    """How many turns show what follows from the last one: a callee that counts did there what it did not do
+    in the first. After an evaluation training goes on in the next turn; a window of two is closed again two
+    turns later.
+    """
+    behind = [e for e in m.events[last:] if isinstance(e, (ev.Step, ev.ModeChange))]
+    if not behind:
+        return _TURNS
+    before = {e.place for e in m.events[first:last] if isinstance(e, (ev.Step, ev.ModeChange))}
+    new = [e for e in behind if e.place not in before]
+    if any(isinstance(e, ev.Step) for e in new) and not loop.has_inner:
+        return 2 * _TURNS
+    return _TURNS + 1 if any(isinstance(e, ev.Step) or e.to == "eval" for e in new) else _TURNS
 
 
 def _for_generator(m: Machine, node: nd.For, plan: iteration.Plan) -> None:
@@ -627,6 +666,8 @@ def decorated(m: Machine, function: va.Function) -> va.Value:
             value = m.library.decorate(m, callee.path, value)
         elif isinstance(callee, va.Context):
             value = replace(value, wraps=(*value.wraps, callee))
+        elif isinstance(callee, va.Obj) and "handler" in callee.traits:
+            m.library.call_object(m, callee, va.Arguments((value,)), decorator)
         elif isinstance(callee, va.Function):
             try:
                 result = first_known(calls.call_value(m, callee, va.Arguments((value,)), decorator))

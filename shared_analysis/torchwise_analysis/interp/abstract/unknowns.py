@@ -71,9 +71,23 @@ def entry_argument(
     elif isinstance(default, va.Const) and isinstance(default.value, bool):
         value = va.unknown(param.name)
     else:
-        value = argument(m, param, facts)
+        value = _by_position(m, function, param) or argument(m, param, facts)
     m.arguments[key] = value
     return value
+
+
+def _by_position(m: Machine, function: va.Function, param: nd.Param) -> va.Value | None:
+    """What the framework that calls this method gives there."""
+    if function.owner is None or not function.owner.library_bases:
+        return None
+    kind = beliefs.by_position(function.owner, function.name, function.node.params.index(param))
+    if kind is None:
+        return None
+    type_name = LIGHTNING_TRAINER if kind is va.Kind.TRAINER else ""
+    return believed(m, kind, va.Origin.ANNOTATED, param.name, param, type_name)
+
+
+LIGHTNING_TRAINER = "lightning.Trainer"
 
 
 def _again(m: Machine, value: va.Value) -> None:
@@ -221,7 +235,8 @@ def _annotated(m: Machine, param: nd.Param) -> va.Value | None:
             return None
         kind = beliefs.by_annotation(value.path)
         if kind is not None:
-            return believed(m, kind, va.Origin.ANNOTATED, param.name, param, value.path)
+            type_name = LIGHTNING_TRAINER if kind is va.Kind.TRAINER else value.path
+            return believed(m, kind, va.Origin.ANNOTATED, param.name, param, type_name)
     return None
 
 

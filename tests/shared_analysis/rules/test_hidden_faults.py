@@ -1,0 +1,468 @@
+"""Faults hidden behind helpers, attributes and frameworks, in several spellings, and their correct twins.
+
+A line that ends in `# here` holds a finding of the rule that the test names; no other line does.
+"""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+
+from torchwise_analysis.findings import Confidence
+from torchwise_analysis.fixes import SourceFile
+from torchwise_analysis.interp.abstract import run
+from torchwise_analysis.names.project import Project
+from torchwise_analysis.rules import judge
+from torchwise_analysis.settings import Settings
+
+
+def check(rule: str, text: str) -> None:
+    program = textwrap.dedent(text)
+    file = SourceFile("/nowhere/program.py", program)
+    trace = run(file.module, Project([]))
+    assert trace.silence.failed == ()
+    findings = [f for f in judge(trace, file, Settings()).findings if f.confidence is not Confidence.POSSIBLE]
+    found = sorted({finding.place.span.line + 1 for finding in findings if finding.rule == rule})
+    assert found == [n for n, line in enumerate(program.splitlines(), start=1) if line.endswith("# here")]
+
+
+# --------------------------------------------------------------------------- what the last turn shows
+
+PROBED = """
+import torch
+from torch import nn
+
+model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5), nn.Linear(8, 2))
+optimizer = torch.optim.Adam(model.parameters())
+
+
+@torch.no_grad()
+def score(loader):
+    model.eval(){here}
+    hits = sum((model(x).argmax(1) == y).sum() for x, y in loader)
+{after}
+    return hits
+
+
+def train(loader, probe):
+    model.train()
+    seen = 0
+    for i, (x, y) in enumerate(loader):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        seen += 1
+        if {test}:
+            print(probe())
+
+
+def main(train_loader, test_loader, every):
+    for epoch in range(10):
+        train(train_loader, lambda: score(test_loader))
+"""
+
+
+@pytest.mark.parametrize("test", ["(i + 1) % 50 == 0", "seen % 50 == 0", "i % 50 == 49", "i % 50 == 0"])
+@pytest.mark.parametrize(("here", "after"), [("  # here", ""), ("", "    model.train()")])
+def test_an_evaluation_at_the_end_of_a_period_leaves_its_mode(test: str, here: str, after: str) -> None:
+    check("stuck-eval-mode", PROBED.format(test=test, here=here, after=after))
+
+
+WINDOW = """
+import torch
+from torch import nn
+
+
+class Trainer:
+    def __init__(self, model, accumulate):
+        self.model = model
+        self.optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        self.accumulate = accumulate
+        self.micro = 0
+
+    def maybe_step(self):
+        self.micro += 1
+        if self.micro % self.accumulate == 0:
+            self.optimizer.step()
+{clear}
+
+    def fit(self, loader):
+        for x, y in loader:
+            loss = nn.functional.cross_entropy(self.model(x), y) / self.accumulate
+            loss.backward(){here}
+            self.maybe_step()
+
+
+def main(loader):
+    Trainer(nn.Linear(8, 2), 4).fit(loader)
+"""
+
+
+@pytest.mark.parametrize(
+    ("here", "clear"), [("  # here", ""), ("", "            self.optimizer.zero_grad()")]
+)
+def test_a_window_that_a_callee_counts(here: str, clear: str) -> None:
+    check("missing-zero-grad", WINDOW.format(here=here, clear=clear))
+
+
+# --------------------------------------------------------------------------- one of several callees
+
+CHOSEN = """
+import torch
+from torch import nn
+
+TABLE = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}
+
+
+def train(model, loader, args):
+    optimizer = {made}
+    for x, y in loader:
+        {clear}
+        nn.functional.cross_entropy(model(x), y).backward(){here}
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "TABLE[args.name](model.parameters(), lr=0.1)",
+        "TABLE.get(args.name, torch.optim.Adam)(model.parameters(), lr=0.1)",
+        "(torch.optim.SGD if args.plain else torch.optim.AdamW)(model.parameters(), lr=0.1)",
+    ],
+)
+@pytest.mark.parametrize(("here", "clear"), [("  # here", "pass"), ("", "optimizer.zero_grad()")])
+def test_an_optimizer_of_one_of_several_classes(made: str, here: str, clear: str) -> None:
+    text = CHOSEN.replace("{made}", made).replace("{clear}", clear).replace("{here}", here)
+    check("missing-zero-grad", text)
+
+
+# --------------------------------------------------------------------------- lightning
+
+MANUAL = """
+import lightning.pytorch as pl
+import torch
+from torch import nn
+
+
+class Model(pl.LightningModule):
+    def __init__(self, accumulate):
+        super().__init__()
+        self.save_hyperparameters()
+        self.automatic_optimization = False
+        self.net = nn.Linear(8, 1)
+
+    @property
+    def window(self):
+        return self.hparams.accumulate
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        opt = self.optimizers()
+        loss = nn.functional.mse_loss(self.net(x), y)
+        {backward}
+        if (batch_idx + 1) % {window} == 0:
+            opt.step()
+            opt.zero_grad()
+
+    def on_train_epoch_end(self):
+        self.lr_schedulers().step()
+
+    def configure_optimizers(self):
+        opt = torch.optim.SGD(self.net.parameters(), lr=0.1)
+        return [opt], [torch.optim.lr_scheduler.StepLR(opt, 9)]
+"""
+
+
+@pytest.mark.parametrize("window", ["8", "self.window", "self.hparams.accumulate"])
+@pytest.mark.parametrize("is_divided", [False, True])
+def test_a_window_beside_other_hooks(window: str, is_divided: bool) -> None:
+    plain, divided = "self.manual_backward(loss)  # here", f"self.manual_backward(loss / {window})"
+    backward = divided if is_divided else plain
+    check("unscaled-accumulation", MANUAL.format(backward=backward, window=window))
+
+
+CALLBACK = """
+import {package} as pl
+
+
+class Keep(pl.{callback}):
+    def on_train_epoch_end(self, {trainer}, module):
+        if {test}:
+            print("saving")
+{inside}
+{outside}
+"""
+
+
+@pytest.mark.parametrize(
+    ("package", "callback"), [("pytorch_lightning", "Callback"), ("lightning.pytorch", "callbacks.Callback")]
+)
+@pytest.mark.parametrize("trainer", ["trainer", "trainer: pl.Trainer", 'trainer: "pl.Trainer"'])
+@pytest.mark.parametrize("test", ["trainer.is_global_zero", "trainer.global_rank == 0"])
+@pytest.mark.parametrize("is_divergent", [True, False])
+def test_a_callback_that_saves_on_one_rank(
+    package: str, callback: str, trainer: str, test: str, is_divergent: bool
+) -> None:
+    save = 'trainer.save_checkpoint("last.ckpt")'
+    text = CALLBACK.format(
+        package=package,
+        callback=callback,
+        trainer=trainer,
+        test=test,
+        inside=f"            {save}  # here" if is_divergent else "",
+        outside="" if is_divergent else f"        {save}",
+    )
+    check("rank-divergent-collective", text)
+
+
+@pytest.mark.parametrize("test", ["self.trainer.is_global_zero", "self.global_rank == 0"])
+@pytest.mark.parametrize("is_divergent", [True, False])
+def test_a_module_that_gathers_on_one_rank(test: str, is_divergent: bool) -> None:
+    first, then = f"if {test}:", "scores = self.all_gather(torch.stack(self.scores)).mean()"
+    body = (
+        [first, f"    {then}  # here", "    print(scores)"]
+        if is_divergent
+        else [then, first, "    print(scores)"]
+    )
+    lines = "\n".join(f"        {line}" for line in body)
+    check(
+        "rank-divergent-collective",
+        f"""
+import lightning as L
+import torch
+
+
+class Model(L.LightningModule):
+    def on_validation_epoch_end(self):
+{lines}
+""",
+    )
+
+
+# --------------------------------------------------------------------------- ignite
+
+IGNITE = """
+import torch
+from ignite.engine import Engine, Events
+from torch import nn
+
+
+def main(loader, model):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9){here}
+
+    def update(engine, batch):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(batch[0]), batch[1]).backward()
+        optimizer.step()
+
+    trainer = Engine(update)
+{handler}
+    trainer.run(loader, max_epochs=10)
+"""
+
+
+@pytest.mark.parametrize(
+    ("here", "handler"),
+    [
+        ("  # here", "    trainer.add_event_handler(Events.EPOCH_COMPLETED, lambda engine: print(engine))"),
+        ("", "    trainer.add_event_handler(Events.EPOCH_COMPLETED, lambda engine: scheduler.step())"),
+        ("", "    trainer.add_event_handler(Events.EPOCH_COMPLETED(every=2), lambda: scheduler.step())"),
+        ("", "    @trainer.on(Events.EPOCH_COMPLETED)\n    def decay(engine):\n        scheduler.step()"),
+        ("", "    trainer.add_event_handler(Events.EPOCH_COMPLETED, lambda e, s: s.step(), scheduler)"),
+        ("", "    trainer.add_event_handler(Events.EPOCH_STARTED, scheduler)"),
+    ],
+)
+def test_schedulers_in_handlers_of_events(here: str, handler: str) -> None:
+    check("scheduler-never-stepped", IGNITE.format(here=here, handler=handler))
+
+
+# --------------------------------------------------------------------------- checkpoints
+
+RESUMED = """
+import torch
+from torch import nn
+
+
+class Trainer:
+    def __init__(self, model):
+        self.model = model
+        self.optimizer = torch.optim.Adam(model.parameters())
+        self.epoch = 0
+
+    def save(self):
+        state = {"epoch": self.epoch, "model": self.model.state_dict()}
+{saved}
+        torch.save(state, "last.pt"){here}
+
+    def resume(self, path):
+        if path is None:
+            return
+        state = torch.load(path, map_location="cpu")
+        self.model.load_state_dict(state["model"])
+{loaded}
+        self.epoch = state["epoch"] + 1
+
+    def fit(self, loader, path):
+        self.resume(path)
+        while self.epoch < 10:
+            for x, y in loader:
+                self.optimizer.zero_grad()
+                nn.functional.cross_entropy(self.model(x), y).backward()
+                self.optimizer.step()
+            self.save()
+            self.epoch += 1
+
+
+def main(loader, path):
+    Trainer(nn.Linear(8, 2)).fit(loader, path)
+"""
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_a_resumed_counter(is_whole: bool) -> None:
+    text = RESUMED.replace("{here}", "" if is_whole else "  # here")
+    saved = '        state["optimizer"] = self.optimizer.state_dict()'
+    loaded = '        self.optimizer.load_state_dict(state["optimizer"])'
+    text = text.replace("{saved}", saved if is_whole else "").replace("{loaded}", loaded if is_whole else "")
+    check("checkpoint-incomplete", text)
+
+
+# --------------------------------------------------------------------------- data sets
+
+IN_A_MIXIN = """
+import numpy as np
+from torch.utils.data import DataLoader, Dataset
+
+
+class Random:
+    def start(self, seed):
+        self.rng = np.random.default_rng(seed){here}
+
+    def draw(self):
+        return self.rng.normal(size=12)
+
+
+class Rows(Random, Dataset):
+    def __init__(self, rows, seed=0):
+        self.rows = rows
+        self.start(seed)
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, index):
+        return self.rows[index] + self.draw()
+
+
+def loader(rows):
+    return DataLoader(Rows(rows), batch_size=16, shuffle=True, num_workers={workers})
+"""
+
+IN_A_BASE = """
+import random
+from torch.utils.data import DataLoader, Dataset
+
+
+class Base(Dataset):
+    def __init__(self, rows):
+        self.rows = rows
+        self.random = random.Random(7){here}
+
+    def __len__(self):
+        return len(self.rows)
+
+
+class Rows(Base):
+    def __init__(self, rows):
+        super().__init__(rows)
+        self.scale = 2
+
+    def __getitem__(self, index):
+        return self.rows[index] * self.scale + self.random.random()
+
+
+def loader(rows):
+    return DataLoader(Rows(rows), batch_size=16, shuffle=True, num_workers={workers})
+"""
+
+IN_A_TRANSFORM = """
+import numpy as np
+from torch.utils.data import DataLoader, Dataset
+
+
+class Jitter:
+    def __init__(self, scale):
+        self.scale = scale
+        self.rng = np.random.RandomState(0){here}
+
+    def __call__(self, row):
+        return row + self.scale * self.rng.randn(12)
+
+
+class Rows(Dataset):
+    def __init__(self, rows, transforms):
+        self.rows, self.transforms = rows, transforms
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, index):
+        row = self.rows[index]
+        for transform in self.transforms:
+            row = transform(row)
+        return row
+
+
+def loader(rows):
+    return DataLoader(Rows(rows, [Jitter(0.1)]), batch_size=16, shuffle=True, num_workers={workers})
+"""
+
+
+@pytest.mark.parametrize("text", [IN_A_MIXIN, IN_A_BASE, IN_A_TRANSFORM])
+@pytest.mark.parametrize(("workers", "here"), [(4, "  # here"), (0, "")])
+def test_generators_that_workers_copy(text: str, workers: int, here: str) -> None:
+    check("worker-rng-duplicated", text.format(workers=workers, here=here))
+
+
+STREAM = """
+import gzip
+from pathlib import Path
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+
+class Lines(IterableDataset):
+    def __init__(self, folder):
+        self.shards = sorted(Path(folder).glob("*.gz"))
+
+    def lines(self):
+        for shard in {shards}:
+            with gzip.open(shard, "rt") as file:
+                for line in file:
+                    yield line.split("\\t")
+
+    def __iter__(self):{there}
+        for text, label in self.lines():
+            yield torch.tensor([len(text)]), int(label)
+
+
+loader = DataLoader(Lines("data"), batch_size=8, num_workers=4)
+"""
+
+
+@pytest.mark.parametrize(
+    ("shards", "there"),
+    [
+        ("self.shards", "  # here"),
+        ("self.shards[get_worker_info().id :: get_worker_info().num_workers]", ""),
+    ],
+)
+def test_files_called_shards(shards: str, there: str) -> None:
+    text = STREAM.format(shards=shards, there=there)
+    if there:
+        text = text.replace(", get_worker_info", "")
+    check("iterable-dataset-unsharded", text)
