@@ -150,7 +150,7 @@ def load_settings(path: Path) -> LoadedSettings | None:
     except (FileNotFoundError, NotADirectoryError, PermissionError, IsADirectoryError):
         return None
     except (OSError, ValueError) as error:
-        return _unreadable(path, f"cannot be read: {error}")
+        return _unreadable(path, f"cannot be read: {getattr(error, 'strerror', None) or error}")
     if len(data) > _MAX_BYTES:
         return _unreadable(path, f"is larger than {_MAX_BYTES >> 20} MiB")
     try:
@@ -206,28 +206,33 @@ def matches_any(path: Path, root: Path, patterns: tuple[str, ...]) -> str | None
 
     A pattern without a slash is compared with every component below `root`; one with a slash with the path
     relative to `root` and with each folder above the file (`old/x` names everything below it); `**/` also
-    matches nothing.
+    matches nothing. A backslash is a slash, as Windows writes paths.
     """
     try:
         relative = PurePosixPath(path.absolute().relative_to(root.absolute()).as_posix())
     except ValueError:  # outside the project: only names can be compared
         relative = PurePosixPath(path.name)
     for pattern in patterns:
-        texts = tuple(_texts(relative, pattern))
-        if any(fnmatch.fnmatchcase(text, form) for form in _forms(pattern) for text in texts):
+        form = plain_pattern(pattern)
+        texts = tuple(_texts(relative, form))
+        if any(fnmatch.fnmatchcase(text, each) for each in _forms(form) for text in texts):
             return pattern
     return None
 
 
+def plain_pattern(pattern: str) -> str:
+    """A pattern of files with slashes alone, and none at its ends that mean nothing."""
+    return pattern.replace("\\", "/").removeprefix("./").rstrip("/")
+
+
 def _forms(pattern: str) -> Iterator[str]:
-    pattern = pattern.removeprefix("./").rstrip("/")
     yield pattern
     if "**/" in pattern:
         yield pattern.replace("**/", "")
 
 
 def _texts(relative: PurePosixPath, pattern: str) -> Iterator[str]:
-    if "/" not in pattern.rstrip("/"):
+    if "/" not in pattern:
         yield from relative.parts
         return
     yield str(relative)

@@ -147,6 +147,9 @@ def test_a_broken_file_of_others_is_not_ours(tmp_path: Path) -> None:
         ("*.py", "a/b.py", True),
         ("./a.py", "a.py", True),
         ("a.py", "ba.py", False),
+        ("tests\\*", "tests/b/a.py", True),
+        ("tests\\*", "src/tests/a.py", False),
+        (".\\src\\old\\", "src/old/deep/a.py", True),
     ],
 )
 def test_patterns(tmp_path: Path, pattern: str, path: str, is_match: bool) -> None:

@@ -7,6 +7,7 @@ should not pay for any of them.
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
@@ -34,6 +35,9 @@ COMMANDS = {
 }
 
 
+_DISK_TROUBLE = (errno.ENOSPC, errno.EFBIG, errno.EIO, getattr(errno, "EDQUOT", errno.ENOSPC))
+
+
 class Exit(IntEnum):
     """Exit status of every command."""
 
@@ -52,6 +56,7 @@ class UsageError(Exception):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status. Never raises for what a user can cause."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    _open_what_is_closed()
     try:
         status = _dispatch(words)
         sys.stdout.flush()
@@ -63,8 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         complain("interrupted")
         return Exit.INTERRUPTED
     except BrokenPipeError:
-        # the interpreter flushes stdout once more at exit; give it somewhere to flush to
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _give_up_output()
         return Exit.PIPE
     except SystemExit as exit_:  # argparse: 0 after --help, 2 after bad usage
         return int(exit_.code) if isinstance(exit_.code, int) else Exit.FAILED
@@ -72,6 +76,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if _hides_an_interruption(error):
             complain("interrupted")
             return Exit.INTERRUPTED
+        if isinstance(error, OSError) and error.errno in _DISK_TROUBLE:
+            _give_up_output()
+            complain(f"not everything could be written: {error.strerror}")
+            return Exit.FAILED
         return _internal_error(error)
 
 
@@ -130,6 +138,18 @@ def _hides_an_interruption(error: BaseException) -> bool:
             return True
         before = before.__context__
     return False
+
+
+def _open_what_is_closed() -> None:
+    """A shell's `>&-` leaves no stream at all: what goes there is for nobody, what comes is empty."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115 - as above; for good
+
+
+def _give_up_output() -> None:
+    """The interpreter flushes stdout once more at its end: give it somewhere to flush to."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _internal_error(error: Exception) -> int:

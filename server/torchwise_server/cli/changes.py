@@ -87,8 +87,8 @@ def _relative(path: str, root: Path) -> str | None:
 
 
 def _renamed(root: Path, before: str) -> dict[str, str]:
-    """New name -> old name of what was moved in commits since."""
-    listed = _try(root, "diff-tree", "-r", "-z", "-M", "--name-status", "--no-commit-id", before, "HEAD")
+    """New name -> old name of what was moved since, in commits or by `git mv`."""
+    listed = _try(root, "diff-index", "--cached", "-z", "-M", "--name-status", before)
     fields = iter((listed or "").split("\0"))
     found: dict[str, str] = {}
     for status in fields:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from torchwise_analysis.settings import SettingsFinder
+from torchwise_analysis.settings import SettingsFinder, plain_pattern
 
 SUFFIXES = (".py", ".ipynb")
 STDIN = "-"
@@ -127,7 +127,7 @@ def _excluding_pattern(path: Path, root: Path, patterns: tuple[str, ...]) -> str
     """Only the entry itself is compared: what lies above it was asked for by name."""
     relative = os.path.relpath(path.absolute(), root).replace(os.sep, "/")
     for pattern in patterns:
-        form = pattern.removeprefix("./").rstrip("/")
+        form = plain_pattern(pattern)
         if "/" not in form:
             if fnmatch.fnmatchcase(path.name, form):
                 return pattern

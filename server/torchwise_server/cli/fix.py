@@ -326,7 +326,8 @@ def _summary(fixed: Sequence[_Fixed], options: argparse.Namespace) -> list[str]:
     done = sum(len(one.repair.applied) for one in fixed if one.is_changed)
     files = sum(one.is_changed for one in fixed)
     verb = "would be fixed" if options.diff else "fixed"
-    parts = [f"{count(done, 'finding')} {verb} in {count(files, 'file')}" if done else "nothing to fix"]
+    nothing = "nothing fixed" if any(one.why for one in fixed) else "nothing to fix"
+    parts = [f"{count(done, 'finding')} {verb} in {count(files, 'file')}" if done else nothing]
     left = _left(fixed)
     unsafe = sum(any(_is_edit(fix, Safety.UNSAFE) for fix in finding.fixes) for finding in left)
     refused = sum(len(one.repair.refused) for one in fixed)

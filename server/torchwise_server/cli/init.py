@@ -138,7 +138,7 @@ _GITHUB = f"""\
 name: torchwise
 on:
   push:
-    branches: [main]
+    branches: [main, master]
   pull_request:
 permissions:
   contents: read
@@ -225,4 +225,4 @@ def _write(plan: _Plan) -> None:
         plan.path.parent.mkdir(parents=True, exist_ok=True)
         write_new(plan.path, before + plan.text.encode().replace(b"\n", newline))
     except (OSError, NotWrittenError) as error:
-        raise UsageError(f"{plan.path}: {error}") from None
+        raise UsageError(f"{plan.path}: {getattr(error, 'strerror', None) or error}") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 
 
@@ -19,7 +20,9 @@ def say_bytes(data: bytes) -> None:
 
 def complain(text: str) -> None:
     """A message about the run; never part of a report. It may name what a workspace holds, so nothing in it
-    acts on a terminal."""
+    acts on a terminal. Where it cannot be said, the exit status still says how the run went."""
     from torchwise_server.reporters.words import visible
 
-    sys.stderr.write(f"torchwise: {visible(text)}\n")
+    with contextlib.suppress(OSError):
+        sys.stderr.write(f"torchwise: {visible(text)}\n")
+        sys.stderr.flush()

@@ -69,7 +69,12 @@ class Notebook:
 
 
 def read_notebook(data: bytes | str) -> Notebook:
-    """The Python of an `.ipynb` file; never raises: a file that is no notebook has a problem."""
+    """The Python of an `.ipynb` file; never raises: a file that is no notebook has a problem.
+
+    An empty file is a notebook without cells, as editors see one that was just made.
+    """
+    if not data.strip():
+        return _joined([])
     try:
         content: object = json.loads(data)
     except (ValueError, RecursionError) as error:

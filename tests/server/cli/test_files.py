@@ -94,8 +94,9 @@ def test_what_leads_nowhere_is_named(tmp_path: Path) -> None:
     assert [item.why for item in inputs.missing] == ["no such file or folder", "no file matches this pattern"]
 
 
-def test_settings_exclude_by_path(tmp_path: Path) -> None:
-    (tmp_path / "pyproject.toml").write_text('[tool.torchwise]\nextend-exclude = ["src/old", "gen_*"]\n')
+@pytest.mark.parametrize("old", ["src/old", r"src\\old"])
+def test_settings_exclude_by_path(tmp_path: Path, old: str) -> None:
+    (tmp_path / "pyproject.toml").write_text(f'[tool.torchwise]\nextend-exclude = ["{old}", "gen_*"]\n')
     touch(tmp_path, "src/old/a.py", "src/new/a.py", "src/new/gen_b.py")
     assert names(tmp_path, ".") == ["src/new/a.py"]
     assert names(tmp_path, "src/old") == ["src/old/a.py"]

@@ -530,7 +530,7 @@ def test_a_full_disk_is_a_message(fix: Fix, tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(os, "fsync", full)
     result = fix()
     assert result.status == 3
-    assert "train.py: not written: No space left on device" in result.out
+    assert "train.py: not written: No space left on device\nnothing fixed\n" in result.out
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
 
 

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from tests.integrations.test_action import FAULTY
 from tests.server.cli.conftest import Cli
 
 from torchwise_server import __version__
@@ -68,6 +70,37 @@ def test_a_reader_that_went_away_is_no_error() -> None:
     assert process.stderr.read() == b""
     process.stderr.close()
     assert process.wait() in (0, 141)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+@pytest.mark.parametrize("words", ["check train.py", "check train.py --format json", "rules", "--help"])
+def test_a_full_disk_is_no_fault_of_ours(tmp_path: Path, words: str) -> None:
+    (tmp_path / "train.py").write_text("import torch\n")
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "torchwise_server", *words.split()],
+            cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    said = "torchwise: not everything could be written: No space left on device\n"
+    assert (done.returncode, done.stderr) == (2, said)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a shell of POSIX")
+@pytest.mark.parametrize(
+    ("line", "status"),
+    [
+        ("check train.py >&-", 1),
+        ("check - <&-", 0),
+        ("check nowhere.py 2>&-", 2),
+        ("check nowhere.py 2>/dev/full", 2),
+        ("check nowhere.py >&- 2>&- <&-", 2),
+    ],
+)
+def test_streams_that_are_closed_change_nothing_in_the_status(tmp_path: Path, line: str, status: int) -> None:
+    (tmp_path / "train.py").write_text(FAULTY)
+    shell = ["sh", "-c", f'"$0" -m torchwise_server {line}', sys.executable]
+    done = subprocess.run(shell, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (status, "")
 
 
 @pytest.mark.parametrize("name", ["rich", "libcst", "pygls", "argparse", "pathlib"])

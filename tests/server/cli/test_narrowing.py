@@ -82,6 +82,7 @@ def test_the_base_is_where_the_branches_parted(cli: Cli, repository: Path) -> No
 def test_a_moved_file_is_compared_with_its_old_self(cli: Cli, repository: Path) -> None:
     git(repository, "tag", "base")
     git(repository, "mv", "a.py", "moved.py")
+    assert lines_found(cli, "--diff", "base") == []
     git(repository, "commit", "-q", "-m", "move")
     assert lines_found(cli, "--diff", "base") == []
 

@@ -56,7 +56,7 @@ def test_magics_are_blanked(cell: str, expected: str) -> None:
 @pytest.mark.parametrize(
     ("data", "problem"),
     [
-        (b"", "not a notebook"),
+        (b"\x00", "not a notebook"),
         (b"\xff\xfe\x00", "not a notebook"),
         (b"[1]", "no JSON object"),
         (b"{}", "no list of cells"),
@@ -93,3 +93,9 @@ def test_worksheets_of_format_3() -> None:
     cells = [{"cell_type": "code", "input": ["x = 1"]}]
     notebook = read_notebook(json.dumps({"worksheets": [{"cells": cells}]}))
     assert notebook.text == "x = 1\n"
+
+
+@pytest.mark.parametrize("data", [b"", b" \n", ""])
+def test_an_empty_file_is_a_notebook_without_cells(data: bytes | str) -> None:
+    notebook = read_notebook(data)
+    assert (notebook.text, notebook.problem, notebook.cells) == ("", None, ())
