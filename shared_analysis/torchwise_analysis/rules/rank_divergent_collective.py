@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TypeAlias
 
 from torchwise_analysis.findings import Confidence, Evidence, Fix, Place, Safety, Severity
 from torchwise_analysis.fixes import SourceFile
 from torchwise_analysis.interp.abstract.events import Collective, Event, Forward, Guard, LoopLeft
+from torchwise_analysis.interp.abstract.loops import LoopKind
 from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.interp.abstract.values import Const
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
@@ -220,19 +222,46 @@ _WAITING = (
 )
 
 
+_Tested: TypeAlias = "tuple[Collective, tuple[Guard, ...]]"  # with the tests of the rank around it
+
+
 def detect(trace: Trace) -> Iterator[Hit]:
     yield from said_of_ranks(trace, _found(trace))
 
 
 def _found(trace: Trace) -> Iterator[Hit]:
     found = [(event, rank_tests(event)) for event in trace.of(Collective)]
-    for event, tests in found:
-        if not tests or not _is_known(event) or not _is_for_all(event):
-            continue
-        partners = (other for other, theirs in found if _pairs(event, tests, other, theirs))
-        if next(partners, None) is None:
+    alone = [
+        (event, tests)
+        for event, tests in found
+        if tests
+        and _is_known(event)
+        and _is_for_all(event)
+        and not any(_pairs(event, tests, other, theirs) for other, theirs in found)
+    ]
+    served = _served(found, alone)
+    for event, tests in alone:
+        if not served & _endless(event, tests):
             yield _hit(trace, event, tests[-1])
     yield from _left(trace)
+
+
+def _served(found: list[_Tested], alone: list[_Tested]) -> set[Place]:
+    """Endless loops in which the ranks on one side of a test answer the others: those call some of what is
+    called there too."""
+    unmet = {event.order for event, _ in alone}
+    return {
+        place
+        for event, tests in found
+        if tests and event.order not in unmet
+        for place in _endless(event, tests)
+    }
+
+
+def _endless(event: Collective, tests: tuple[Guard, ...]) -> set[Place]:
+    """The endless loops around an event that only some ranks come to."""
+    inside = event.loops[min(test.loops for test in tests) :]
+    return {turn.loop.place for turn in inside if turn.loop.kind is LoopKind.UNBOUNDED}
 
 
 def _left(trace: Trace) -> Iterator[Hit]:
@@ -311,18 +340,25 @@ def _is_for_all(event: Collective) -> bool:
 
 
 def _pairs(event: Collective, tests: tuple[Guard, ...], other: Collective, theirs: tuple[Guard, ...]) -> bool:
-    """May the other ranks call `other` while these call `event`? The same kind of call behind the contrary
-    test, or behind a test of the rank elsewhere in the same function."""
-    if other.name != event.name:
+    """May the other ranks call `other` while these call `event`? The same kind of call, or one in the same
+    helper, behind the contrary test, or behind a test of the rank elsewhere in the same function."""
+    helps = _helpers(event) & _helpers(other)
+    if other.name != event.name and not helps:
         return False
     sides = {(test.place, test.taken) for test in tests}
     for test in theirs:
         if (test.place, not test.taken) in sides:
             return True
         is_elsewhere = all(test.place != place for place, _ in sides)
-        if is_elsewhere and other.scene.function == event.scene.function:
+        if is_elsewhere and (helps or other.scene.function == event.scene.function):
             return True
     return False
+
+
+def _helpers(event: Collective) -> set[tuple[str, str]]:
+    """The functions that were called on the way to an event, each with the function that called it."""
+    path = [*(caller.function for caller in event.calls), event.scene.function]
+    return set(zip(path, path[1:], strict=False))
 
 
 def _hit(trace: Trace, event: Collective, test: Guard) -> Hit:

@@ -428,14 +428,25 @@ def map_(m: Machine, call: Call) -> va.Value:
 @function("builtins.isinstance")
 def isinstance_(m: Machine, call: Call) -> va.Value:
     value, wanted = call.get("", 0), call.get("", 1)
-    if value is None or wanted is None or isinstance(value, va.Union):
+    if value is None or wanted is None:
         return va.UNKNOWN
     wanted = first_known(wanted)
     options = [first_known(w) for w in m.items(wanted)] if isinstance(wanted, va.Obj) else [wanted]
-    answers = [_is_instance(value, w) for w in options]
+    answers = {_is_one_of(member, options) for member in va.alternatives(value)}
+    return va.Const(None, answers.pop()) if len(answers) == 1 and None not in answers else va.UNKNOWN
+
+
+@function("torch.is_tensor")
+def is_tensor(m: Machine, call: Call) -> va.Value:
+    of_tensors = va.Arguments((call.get("obj", 0) or va.UNKNOWN, va.Library(None, "torch.Tensor")))
+    return isinstance_(m, Call(call.name, of_tensors, call.node))
+
+
+def _is_one_of(value: va.Value, options: list[va.Value]) -> bool | None:
+    answers = [_is_instance(value, wanted) for wanted in options]
     if True in answers:
-        return va.Const(None, True)
-    return va.UNKNOWN if None in answers or not answers else va.Const(None, False)
+        return True
+    return None if None in answers or not answers else False
 
 
 def _is_instance(value: va.Value, wanted: va.Value) -> bool | None:
@@ -448,17 +459,25 @@ def _is_instance(value: va.Value, wanted: va.Value) -> bool | None:
         if value.type_name.rpartition(".")[2] == wanted.last:
             return True
         sequences = {"list": va.Kind.LIST, "tuple": va.Kind.TUPLE, "dict": va.Kind.DICT}
-        if wanted.last in sequences and value.kind in sequences.values():
-            return value.kind is sequences[wanted.last]
+        if value.kind in sequences.values() and not value.type_name:
+            if wanted.last in sequences:
+                return value.kind is sequences[wanted.last]
+            if wanted.path.startswith(("torch.", "numpy.", "numbers.")):
+                return False
     if isinstance(value, va.Tensor) and isinstance(wanted, va.Library):
         if wanted.last == "Tensor":
             return True
-        if wanted.path.startswith("builtins."):
+        if wanted.path.startswith(("builtins.", "numpy.", "numbers.")):
+            return False
+        if wanted.last in ("Mapping", "MutableMapping", "Sequence", "MutableSequence"):
             return False
     if isinstance(value, va.Const) and isinstance(wanted, va.Library) and wanted.path.startswith("builtins."):
         kinds = {"int": int, "float": float, "str": str, "bool": bool}
         if wanted.last in kinds:
             return isinstance(value.value, kinds[wanted.last])
+    if isinstance(value, va.Const) and isinstance(wanted, va.Library):
+        if wanted.path.startswith(("torch.", "numpy.")):
+            return False
     return None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from torchwise_analysis.interp.abstract import calls, unknowns
+from torchwise_analysis.interp.abstract import calls, expressions, unknowns
 from torchwise_analysis.interp.abstract import events as ev
 from torchwise_analysis.interp.abstract import values as va
 from torchwise_analysis.interp.abstract.machine import NOT_RECORDING, Hook, Machine, first_known
@@ -359,6 +359,10 @@ class Library:
             return self.enter(m, receiver, node) or va.UNKNOWN
         if name == "backward":
             return _unknown_backward(m, receiver, call)
+        if name == "get" and isinstance(receiver, va.Unknown):
+            entry = _looked_up(m, receiver, call)
+            if entry is not None:
+                return entry
         found = [t for t in m.all_tensors(arguments) if t.passes]
         if found and m.forward is not None:
             return m.attach(None, arguments, node)
@@ -513,6 +517,8 @@ def _torch(m: Machine, call: Call) -> va.Value:
         return modules.pretrained(m, call)
     if last == "Generator":
         return va.unknown(None)
+    if last.endswith("GradScaler"):  # that of a backend that is a package of its own: torch.npu, torch.xpu
+        return optimizers.scaler(m, call)
     if last in ("Variable",):
         m.emit(ev.ApiCall, call.node, name=name, arguments=call.arguments)
         return call.first() or va.UNKNOWN
@@ -697,6 +703,10 @@ def _object_method(m: Machine, obj: va.Obj, call: Call) -> va.Value:
         result = meaning(m, obj, call)
         if result is not None:
             return result
+    if call.name == "get" and obj.cls is None and obj.kind in (va.Kind.OPAQUE, va.Kind.MODULE):
+        entry = _looked_up(m, obj, call)
+        if entry is not None:
+            return entry
     passes_through = "compile" in obj.traits or obj.kind is va.Kind.ENGINE or call.name == "generate"
     if "wrapper" in obj.traits and obj.over and passes_through and call.name not in ("train", "eval"):
         return calls.call_method(m, obj.over[0], call.name, call.arguments, call.node)
@@ -888,6 +898,16 @@ def _data_method(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
     if name == "load_state_dict":
         return va.UNKNOWN
     return None
+
+
+def _looked_up(m: Machine, receiver: va.Value, call: Call) -> va.Value | None:
+    """`things.get("name")` is the thing that `things["name"]` is."""
+    key, default = first_known(call.first() or va.UNKNOWN), first_known(call.get("default", 1) or va.NONE)
+    if not isinstance(key, va.Const) or not isinstance(key.value, str):
+        return None
+    if not isinstance(default, va.Const) or default.value is not None:
+        return None
+    return expressions.get_item(m, receiver, key, call.node)
 
 
 def _unknown_call(m: Machine, obj: va.Obj, call: Call) -> va.Value:

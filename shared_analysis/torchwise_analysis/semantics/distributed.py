@@ -199,7 +199,25 @@ def share(m: Machine, call: Call) -> va.Value:
     held = m.items(known) if isinstance(known, va.Obj) else (known,)
     for one in held:
         m.exchange(one, tensors.agreed(one))
+    _fill(m, known)
     return value
+
+
+@function("torch.distributed.scatter_object_list", "torch.distributed.gather_object")
+def fill(m: Machine, call: Call) -> va.Value:
+    """Fills a list with what other ranks gave."""
+    is_gathered = call.last == "gather_object"
+    name, position = ("object_gather_list", 1) if is_gathered else ("scatter_object_output_list", 0)
+    _fill(m, first_known(call.get(name, position) or va.NONE))
+    return collective(m, call)
+
+
+def _fill(m: Machine, value: va.Value) -> None:
+    """The places that a list kept free hold anything now."""
+    if not isinstance(value, va.Obj) or value.kind is not va.Kind.LIST:
+        return
+    held = tuple(va.UNKNOWN if isinstance(v, va.Const) and v.value is None else v for v in m.items(value))
+    m.state.set(("c", value.id), held)
 
 
 @function("torch.distributed.all_reduce", "torch.distributed.reduce")

@@ -332,8 +332,9 @@ def unscale(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
 @method(va.Kind.SCALER, "update")
 def update(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
     m.emit(ev.ScalerUpdate, call.node, scaler=obj)
-    for optimizer in m.optimizers:
-        m.state.drop(("unscaled", optimizer.id))
+    # those of a list, of which the optimizer that was built last has taken the place, too
+    for key in [key for key in m.state.facts if key[0] == "unscaled"]:
+        m.state.drop(key)
     return va.NONE
 
 

@@ -154,6 +154,17 @@ def _call_union(m: Machine, callee: va.Union, arguments: va.Arguments, node: nd.
     return value
 
 
+# Their methods change what is given to them, so that a call through one of several changes it once.
+_TOOLS = frozenset([va.Kind.SCALER, va.Kind.ACCELERATOR, va.Kind.FABRIC])
+
+
+def _call_one_of(
+    m: Machine, tools: list[va.Value], name: str, arguments: va.Arguments, node: nd.Node
+) -> va.Value:
+    methods = tuple[va.Value, ...](va.Method(tool.evidence, tool, name) for tool in tools)
+    return _call_union(m, va.Union(None, methods), arguments, node)
+
+
 def _call_context(m: Machine, context: va.Context, arguments: va.Arguments) -> va.Value:
     """`torch.no_grad()(function)`."""
     if arguments.positional:
@@ -178,6 +189,8 @@ def call_method(
     if isinstance(receiver, va.Union):
         members = [v for v in receiver.values if not (isinstance(v, va.Const) and v.value is None)]
         known = [v for v in members if not isinstance(v, va.Unknown)] or members or list(receiver.values)
+        if all(isinstance(v, va.Obj) and v.kind in _TOOLS for v in known) and len(known) > 1:
+            return _call_one_of(m, known, name, arguments, node)
         result: va.Value | None = None
         for member in known:
             value = call_method(m, member, name, arguments, node)
@@ -395,8 +408,7 @@ def call_function(
             return va.Context(None, "generator", function=function, arguments=arguments)
         if function.node.scope.is_generator:
             return _generator(m, function, arguments, node)
-    is_recursion = any(frame.key == key for frame in m.frames)
-    if is_recursion or len(m.frames) > m.limits.depth:
+    if _is_recursion(m, key, arguments) or len(m.frames) > m.limits.depth:
         m.count("cut")
         _set_unseen(m, function, arguments)
         return _not_run(m, arguments) if m.all_tensors(arguments) else va.UNKNOWN
@@ -416,6 +428,28 @@ def call_function(
         return _run_function(m, function, arguments, node)
 
     return _budgeted(m, function, arguments, node, lambda: m.with_scopes(scopes, body))
+
+
+_DESCENTS = 3
+_DESCENDED = (va.Tensor, va.Kind.LIST, va.Kind.TUPLE, va.Kind.DICT)
+
+
+def _is_recursion(m: Machine, key: tuple[str, int, int, str], arguments: va.Arguments) -> bool:
+    """Does a running function call itself on the like of what it was given? It may go down from a container
+    to what is in it, which ends."""
+    running = [frame.given for frame in m.frames if frame.key == key]
+    if not running:
+        return False
+    asked = _kinds(arguments)
+    is_known = any(kind in _DESCENDED for kinds in asked for kind in kinds)
+    return not is_known or len(running) >= _DESCENTS or any(_kinds(given) == asked for given in running)
+
+
+def _kinds(arguments: va.Arguments) -> list[tuple[object, ...]]:
+    return [
+        tuple(v.kind if isinstance(v, va.Obj) else type(v) for v in va.alternatives(value))
+        for value in arguments
+    ]
 
 
 def _not_run(m: Machine, arguments: va.Arguments, pass_: int | None = None) -> va.Tensor:
@@ -558,6 +592,7 @@ def _run_function(
         loops=m.loops,
         key=function.key,
         declares=bool(scope.global_ or scope.nonlocal_),
+        given=arguments,
     )
     file, line, calls, guards, world = m.file, m.line, m.calls, m.guards, m.world
     if m.frames and node is not None:

@@ -274,6 +274,9 @@ def _flag(m: Machine, op: str, left: va.Value, right: va.Value) -> va.Unknown:
     """An undecided comparison, named so that its repetitions agree."""
     symbol = left.symbol if isinstance(left, (va.Unknown, va.Obj)) else None
     taint = m.taint(left, right)
+    # asks whether there are several, or how groups lie, with one answer on all of them
+    if _is_no_rank(op, right) or ("this rank" in m.taint(left) and "this rank" in m.taint(right)):
+        taint -= {"this rank"}
     varies = any(isinstance(v, va.Unknown) and v.varies for v in (left, right))
     if symbol and isinstance(right, va.Const):
         plain = {"!=": "==", "is not": "is", "not in": "in"}.get(op, op)
@@ -286,6 +289,14 @@ def _flag(m: Machine, op: str, left: va.Value, right: va.Value) -> va.Unknown:
     if symbol and other and _is_setting(left) and _is_setting(right):
         return va.unknown(f"{symbol} {op} {other}"[:120], 0, False, taint, varies)
     return va.unknown(None, taint=taint, varies=varies)
+
+
+def _is_no_rank(op: str, value: va.Value) -> bool:
+    """Is a rank compared with what no rank is: a number below 0, or whether it is below 0?"""
+    number = value.value if isinstance(value, va.Const) else None
+    if not isinstance(number, int) or isinstance(number, bool):
+        return False
+    return number < 0 or (number == 0 and op in (">=", "<"))
 
 
 def _choices(m: Machine, value: va.Value) -> str | None:
@@ -425,6 +436,9 @@ def narrow(m: Machine, test_node: nd.Expr, taken: bool) -> None:
             for operand in test_node.values:
                 narrow(m, operand, taken)
         return
+    if isinstance(test_node, nd.Call):
+        _narrow_to_class(m, test_node, taken)
+        return
     target, want_none = test_node, False
     strict = False
     if isinstance(test_node, nd.Compare) and len(test_node.ops) == 1:
@@ -446,11 +460,31 @@ def narrow(m: Machine, test_node: nd.Expr, taken: bool) -> None:
         kept = [v for v in value.values if (isinstance(v, va.Const) and v.value is None) is want_none]
     else:
         kept = [v for v in value.values if truth(m, v) in (taken, None)]
+    _keep(m, target.id, value, kept)
+
+
+def _narrow_to_class(m: Machine, call: nd.Call, taken: bool) -> None:
+    """`isinstance(name, classes)` and `torch.is_tensor(name)`."""
+    target = call.args[0] if call.args else None
+    if not isinstance(target, nd.Name) or not isinstance(call.func, (nd.Name, nd.Attribute)):
+        return
+    value = m.lookup(target.id)
+    if not isinstance(value, va.Union):
+        return
+    asked = first_known(m.eval(call.func))
+    if not isinstance(asked, va.Library) or asked.path not in ("builtins.isinstance", "torch.is_tensor"):
+        return
+    rest = tuple(m.eval(argument) for argument in call.args[1:])
+    answers = [m.library.call(m, asked.path, va.Arguments((v, *rest)), call) for v in value.values]
+    kept = [v for v, said in zip(value.values, answers, strict=True) if truth(m, said) in (taken, None)]
+    _keep(m, target.id, value, kept)
+
+
+def _keep(m: Machine, name: str, value: va.Union, kept: list[va.Value]) -> None:
     if kept and len(kept) < len(value.values):
-        frame = m.frames[-1]
-        for scope in frame.scope:
-            if ("v", scope, target.id) in m.state.facts:
-                m.state.set(("v", scope, target.id), union(kept, value.evidence))
+        for scope in m.frames[-1].scope:
+            if ("v", scope, name) in m.state.facts:
+                m.state.set(("v", scope, name), union(kept, value.evidence))
                 break
 
 

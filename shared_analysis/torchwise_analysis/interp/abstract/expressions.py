@@ -447,6 +447,8 @@ def _operate(m: Machine, op: str, left: va.Value, right: va.Value, node: nd.Node
         return left
     if isinstance(left, va.Obj) and left.kind is va.Kind.DICT and op == "|" and isinstance(right, va.Obj):
         return m.mapping({**m.entries(left), **m.entries(right)}, node)
+    if op == "|" and isinstance(left, _TYPES) and isinstance(right, _TYPES):  # `int | float`
+        return m.sequence((left, right), None, va.Kind.TUPLE)
     if isinstance(left, va.Const) and isinstance(right, va.Const):
         return _operate_constants(op, left, right)
     if op == "%" and isinstance(left, va.Const) and left.counter and isinstance(left.value, int):
@@ -470,6 +472,9 @@ def _operate(m: Machine, op: str, left: va.Value, right: va.Value, node: nd.Node
     symbols = (_symbol(left), _symbol(right))
     text = f"({symbols[0] or _text(left)}{op}{symbols[1] or _text(right)})" if any(symbols) else None
     return va.unknown(text, taint=m.taint(left, right), varies=moving)
+
+
+_TYPES = (va.Library, va.Class)
 
 
 def _operate_unions(m: Machine, op: str, left: va.Value, right: va.Value, node: nd.Node) -> va.Value:

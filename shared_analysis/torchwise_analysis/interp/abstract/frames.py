@@ -10,7 +10,14 @@ from torchwise_analysis.findings import Place
 from torchwise_analysis.interp.abstract.loops import LoopPath
 from torchwise_analysis.interp.abstract.state import Facts
 from torchwise_analysis.interp.abstract.static import BodyFacts
-from torchwise_analysis.interp.abstract.values import Class, Function, Obj, Value
+from torchwise_analysis.interp.abstract.values import (
+    NO_ARGUMENTS,
+    Arguments,
+    Class,
+    Function,
+    Obj,
+    Value,
+)
 
 World: TypeAlias = "tuple[tuple[str, bool], ...]"
 
@@ -71,3 +78,4 @@ class Frame:
     loops: LoopPath = ()
     key: tuple[str, int, int, str] | None = None  # of the function
     declares: bool = False  # names of outer scopes as its own to bind
+    given: Arguments = NO_ARGUMENTS

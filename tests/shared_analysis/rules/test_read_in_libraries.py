@@ -1,0 +1,377 @@
+"""Kinds of correct code that a reader met in public libraries and the rules took for faults, each beside
+programs that are faulty indeed.
+
+A line that ends in `# here` holds a finding of the rule that the test names; no other line does.
+"""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+
+from torchwise_analysis.fixes import SourceFile
+from torchwise_analysis.interp.abstract import run
+from torchwise_analysis.interp.abstract.limits import Limits
+from torchwise_analysis.names.project import Project
+from torchwise_analysis.rules import judge
+from torchwise_analysis.settings import Settings
+
+
+def check(rule: str, text: str) -> None:
+    program = textwrap.dedent(text)
+    file = SourceFile("/nowhere/program.py", program)
+    assert file.module.problems == ()
+    trace = run(file.module, Project([]), Limits())
+    assert trace.silence.failed == ()
+    findings = judge(trace, file, Settings()).findings
+    found = sorted(finding.place.span.line + 1 for finding in findings if finding.rule == rule)
+    assert found == [n for n, line in enumerate(program.splitlines(), start=1) if line.endswith("# here")]
+
+
+# --------------------------------------------------------------------------- one of several scalers
+
+SCALED = """
+import torch
+
+
+def fit(model, loader, optimizer, device):
+{made}
+    for x, y in loader:
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = torch.nn.functional.mse_loss(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+"""
+
+SCALERS = {
+    "two spellings": """
+    if device == "cuda":
+        scaler = torch.cuda.amp.GradScaler()
+    else:
+        scaler = torch.amp.GradScaler(device)
+""",
+    "a conditional expression": """
+    scaler = torch.amp.GradScaler("cuda") if torch.cuda.is_available() else torch.amp.GradScaler("cpu")
+""",
+    "of a backend that is a package of its own": """
+    if device == "npu":
+        scaler = torch.npu.amp.GradScaler()
+    elif device == "xpu":
+        scaler = torch.xpu.amp.GradScaler()
+    else:
+        scaler = torch.amp.GradScaler(device)
+""",
+    "an older release": """
+    try:
+        scaler = torch.amp.GradScaler("cuda")
+    except AttributeError:
+        scaler = torch.cuda.amp.GradScaler()
+""",
+}
+
+
+@pytest.mark.parametrize(
+    "rule", ["scaler-protocol", "missing-step", "clip-before-unscale", "missing-zero-grad"]
+)
+@pytest.mark.parametrize("made", SCALERS)
+def test_one_of_several_scalers_acts_once(made: str, rule: str) -> None:
+    check(rule, SCALED.format(made=SCALERS[made]))
+
+
+@pytest.mark.parametrize("made", SCALERS)
+def test_whichever_scaler_it_is_unscales_twice(made: str) -> None:
+    again = "        scaler.unscale_(optimizer)\n        scaler.unscale_(optimizer)  # here\n"
+    text = SCALED.format(made=SCALERS[made]).replace("        scaler.unscale_(optimizer)\n", again)
+    check("scaler-protocol", text)
+
+
+def test_update_is_for_all_optimizers_of_a_list() -> None:
+    check(
+        "scaler-protocol",
+        """
+        import torch
+
+
+        def fit(losses, loaders, steps, optimizer_class=torch.optim.AdamW):
+            scaler = torch.amp.GradScaler("cuda")
+            optimizers = []
+            for loss_model in losses:
+                optimizers.append(optimizer_class(loss_model.parameters()))
+            for step in range(steps):
+                for i in range(len(losses)):
+                    loss_model, optimizer = losses[i], optimizers[i]
+                    x, y = next(loaders[i])
+                    scaler.scale(loss_model(x, y)).backward()
+                    scaler.unscale_(optimizer)
+                    torch.nn.utils.clip_grad_norm_(loss_model.parameters(), 1.0)
+                    scaler.step(optimizer)
+                    scaler.update()
+                    optimizer.zero_grad()
+        """,
+    )
+
+
+# --------------------------------------------------------------------------- models out of a table
+
+AGENT = """
+import torch
+
+
+class Agent:
+    def __init__(self, models, start):
+        self.policy = {policy}
+        self.critic = {critic}
+        self.entropy = torch.log(torch.ones(1) * start).requires_grad_(True)
+        self.scaler = torch.amp.GradScaler("cuda")
+        self.policy_optimizer = torch.optim.Adam(self.policy.parameters())
+        self.critic_optimizer = torch.optim.Adam(self.critic.parameters())
+        self.entropy_optimizer = torch.optim.Adam([self.entropy])
+
+    def update(self, batches):
+        for x, y in batches:
+            self.critic_optimizer.zero_grad()
+            values, _ = self.critic.act(x, role="critic")
+            self.scaler.scale(torch.nn.functional.mse_loss(values, y)).backward()
+            {unscaled}
+            torch.nn.utils.clip_grad_norm_(self.critic.parameters(), 1.0){here}
+            self.scaler.step(self.critic_optimizer)
+            self.policy_optimizer.zero_grad()
+            actions, prob = self.policy.act(x, role="policy")
+            values, _ = self.critic.act(actions, role="critic")
+            self.scaler.scale((self.entropy.exp() * prob - values).mean()).backward()
+            self.scaler.unscale_(self.policy_optimizer)
+            torch.nn.utils.clip_grad_norm_(self.policy.parameters(), 1.0)
+            self.scaler.step(self.policy_optimizer)
+            self.entropy_optimizer.zero_grad()
+            self.scaler.scale(-(self.entropy * prob.detach()).mean()).backward()
+            self.scaler.step(self.entropy_optimizer)
+            self.scaler.update()
+"""
+
+TABLES = {
+    "get": ('models.get("policy")', 'models.get("critic")'),
+    "get with None": ('models.get("policy", None)', 'models.get("critic", None)'),
+    "a subscript": ('models["policy"]', 'models["critic"]'),
+}
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_models_out_of_a_table_are_told_apart(table: str) -> None:
+    policy, critic = TABLES[table]
+    unscaled = "self.scaler.unscale_(self.critic_optimizer)"
+    check(
+        "clip-before-unscale",
+        AGENT.format(policy=policy, critic=critic, unscaled=unscaled, here=""),
+    )
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_a_model_out_of_a_table_is_clipped_while_scaled(table: str) -> None:
+    policy, critic = TABLES[table]
+    check(
+        "clip-before-unscale",
+        AGENT.format(policy=policy, critic=critic, unscaled="pass", here="  # here"),
+    )
+
+
+# --------------------------------------------------------------------------- ranks
+
+
+@pytest.mark.parametrize("test", ["> -1", ">= 0", "!= -1"])
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_whether_there_are_ranks_is_asked_by_all(test: str, is_kept: bool) -> None:
+    check(
+        "rank-divergent-collective",
+        f"""
+        import torch
+        import torch.distributed as dist
+
+
+        def get_rank():
+            if dist.is_available() and dist.is_initialized():
+                return dist.get_rank()
+            return -1
+
+
+        class Metric:
+            def reset(self):
+                self.scores = []
+                self.is_parallel = get_rank() {test}
+
+            def compute(self):
+                scores = torch.cat(self.scores)
+                if {"self.is_parallel" if is_kept else f"get_rank() {test}"}:
+                    dist.all_reduce(scores)
+                return scores
+        """,
+    )
+
+
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_whether_this_is_the_first_rank_parts_them(is_kept: bool) -> None:
+    check(
+        "rank-divergent-collective",
+        f"""
+        import torch
+        import torch.distributed as dist
+
+
+        class Metric:
+            def reset(self):
+                self.scores = []
+                self.is_first = dist.get_rank() == 0
+
+            def compute(self):
+                scores = torch.cat(self.scores)
+                if {"self.is_first" if is_kept else "dist.get_rank() == 0"}:
+                    dist.all_reduce(scores)  # here
+                return scores
+        """,
+    )
+
+
+def test_a_helper_meets_itself_on_the_other_side_of_a_yield() -> None:
+    check(
+        "rank-divergent-collective",
+        """
+        from contextlib import contextmanager
+
+        import torch.distributed as dist
+
+
+        def meet(state):
+            if state.is_started:
+                dist.barrier()
+            else:
+                dist.all_reduce(state.count)
+
+
+        @contextmanager
+        def one_rank_first(state, rank=0):
+            current = dist.get_rank()
+            if current != rank:
+                meet(state)
+            yield
+            if current == rank:
+                meet(state)
+        """,
+    )
+
+
+def test_ranks_that_serve_the_first_one_meet_it() -> None:
+    text = """
+        import torch.distributed as dist
+
+
+        class Server:
+            def __init__(self, model):
+                self.model = model
+
+            def receive(self, messages=None):
+                payload = [None]
+                dist.scatter_object_list(payload, messages, src=0)
+                return payload[0]
+
+            def answer(self, payload):
+                results = [None] * dist.get_world_size()
+                dist.gather_object(self.model(payload), results, dst=0){here}
+
+            def serve(self):
+                {loop}
+                    payload = self.receive()
+                    if payload is None:
+                        return
+                    self.answer(payload)
+
+            def stop(self):
+                self.receive([None] * dist.get_world_size())
+
+
+        def evaluate(model, evaluator):
+            server = Server(model)
+            if dist.get_rank() != 0:
+                server.serve()
+            else:
+                evaluator(server)
+                server.stop()
+        """
+    check("rank-divergent-collective", text.format(loop="while True:", here=""))
+    check("rank-divergent-collective", text.format(loop="for _ in range(3):", here="  # here"))
+
+
+# --------------------------------------------------------------------------- helpers that ask what they got
+
+HELPERS = """
+import numbers
+
+import torch
+from torch import nn
+
+
+def item_of(x):
+    return x if isinstance(x, numbers.Number) else x.item()
+
+
+def number_of(x):
+    if not torch.is_tensor(x):
+        return x
+    return float(x)
+
+
+def detached(x):
+    if isinstance(x, torch.Tensor):
+        return x.detach()
+    if isinstance(x, dict):
+        return {name: detached(one) for name, one in x.items()}
+    if isinstance(x, tuple | list):
+        return [detached(one) for one in x]
+    return x
+
+
+def untouched(x):
+    if isinstance(x, dict):
+        return {name: untouched(one) for name, one in x.items()}
+    return x
+
+
+def train(model: nn.Module, optimizer: torch.optim.Optimizer, loader, is_dry):
+    kept = []
+    for x, y in loader:
+        optimizer.zero_grad()
+        out = model(x)
+        loss = nn.functional.mse_loss(out, y)
+        loss.backward()
+        optimizer.step()
+        extra = None if is_dry else loss * 2
+        kept.append(EXPRESSION)
+    return kept
+"""
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "item_of(loss)",
+        "number_of(loss)",
+        "number_of(extra)",
+        "detached(loss)",
+        "detached(extra)",
+        'detached({"loss": loss, "count": len(x)})',
+        'detached({"loss": extra})',
+        "detached([loss, loss * 2])",
+        'detached({"losses": [loss, loss * 2]})',
+    ],
+)
+def test_a_helper_detaches_what_it_is_given(expression: str) -> None:
+    check("retained-graph", HELPERS.replace("EXPRESSION", expression))
+
+
+@pytest.mark.parametrize("expression", ["untouched(loss)", 'untouched({"loss": loss})', '{"loss": extra}'])
+def test_a_helper_that_gives_back_what_it_got_detaches_nothing(expression: str) -> None:
+    text = HELPERS.replace("kept.append(EXPRESSION)", f"kept.append({expression})  # here")
+    check("retained-graph", text)
