@@ -97,9 +97,20 @@ def read(paths: Sequence[Path]) -> list[Shard]:
     if len({shard.settings for shard in shards}) > 1:
         raise ShardError("the shards were made with different settings or different versions of torchwise")
     if shares != [(number + 1, shares[0][1]) for number in range(shares[0][1])]:
-        there = ", ".join(f"{number}/{of}" for number, of in shares)
-        raise ShardError(f"the shards are not those of one run: {there}")
+        raise ShardError(f"the shards are not those of one run: {_odd(shares)}")
     return sorted(shards, key=lambda shard: shard.share)
+
+
+def _odd(shares: list[tuple[int, int]]) -> str:
+    count = shares[0][1]
+    missing = sorted({(number + 1, count) for number in range(count)} - set(shares))
+    if missing and all(of == count for _, of in shares):
+        return f"{_listed(missing)} {'is' if len(missing) == 1 else 'are'} missing"
+    return _listed(shares)
+
+
+def _listed(shares: list[tuple[int, int]]) -> str:
+    return ", ".join(f"{number}/{of}" for number, of in shares)
 
 
 def fits(shard: Shard, plan: Plan) -> bool:

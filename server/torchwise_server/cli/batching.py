@@ -38,7 +38,7 @@ def add_batching(parser: argparse.ArgumentParser, shard: bool = True) -> None:
     if shard:
         group.add_argument(
             "--shard",
-            type=Share.parsed,
+            type=_share,
             metavar="I/N",
             help="check the I-th of N parts of the files and write what `torchwise merge` needs",
         )
@@ -149,6 +149,14 @@ def _executor(options: argparse.Namespace) -> Executor | None:
         return dask_executor(options.scheduler)
     except NoSchedulerError as error:
         raise UsageError(str(error)) from None
+
+
+def _share(word: str) -> Share:
+    try:
+        return Share.parsed(word)
+    except ValueError:
+        why = f"{word!r} is no part; of four, they are 1/4, 2/4, 3/4 and 4/4"
+        raise argparse.ArgumentTypeError(why) from None
 
 
 def _count(word: str) -> int:

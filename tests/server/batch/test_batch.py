@@ -526,9 +526,19 @@ def test_shards_that_do_not_fit_are_refused(
     one, two = str(tmp_path / "1.json"), str(tmp_path / "2.json")
     main(["check", "--no-cache", "--shard", "1/2", "--output-file", one])
     main(["check", "--no-cache", "--shard", "2/2", "--output-file", two])
-    for files, words in (([one], "not those of one run"), ([one, one], "not those of one run")):
+    main(["check", "--no-cache", "--shard", "1/3", "--output-file", str(tmp_path / "3.json")])
+    for files, words in (
+        ([one], "2/2 is missing"),
+        ([one, one], "2/2 is missing"),
+        ([one, two, two], "1/2, 2/2, 2/2"),
+        ([str(tmp_path / "3.json")], "2/3, 3/3 are missing"),
+        ([str(tmp_path / "3.json"), two], "1/3, 2/2"),
+    ):
         assert main(["merge", "--no-cache", *files]) == 2
-        assert words in capsys.readouterr().err
+        assert f"not those of one run: {words}\n" in capsys.readouterr().err
+    for word in ("3/2", "0/2", "a", "1", "1/2/3", "-1/2"):
+        assert main(["check", f"--shard={word}"]) == 2
+        assert f"--shard: {word!r} is no part; of four, they are 1/4," in capsys.readouterr().err
     assert main(["merge", "--no-cache", "--ignore", "double-softmax", one, two]) == 2
     assert "other settings" in capsys.readouterr().err
     (tmp_path / "none.json").write_text('["pickle"]')
