@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torchwise_analysis.interp.abstract.events import Transfer
 from torchwise_analysis.interp.abstract.trace import Trace
-from torchwise_analysis.interp.abstract.values import Tensor
+from torchwise_analysis.interp.abstract.values import OF_GRADIENTS, UNRECORDED, Tensor
 
 
 def first_transfer(trace: Trace) -> Transfer | None:
@@ -16,4 +16,5 @@ def is_made_by_model(value: Tensor | None) -> bool:
     """Does the value carry, or did it lose, the graph of a forward? Then it lies where the model lies."""
     if value is None or value.device == "cpu":
         return False
-    return bool(value.passes) or (value.cut is not None and bool(value.cut.passes))
+    is_cut = value.cut is not None and value.cut.how != UNRECORDED and bool(value.cut.passes)
+    return bool(value.passes) or is_cut or OF_GRADIENTS in value.taint

@@ -12,7 +12,15 @@ from torchwise_analysis.fixes import (
     innermost_statement,
     insert_statement_before,
 )
-from torchwise_analysis.interp.abstract.events import Backward, Clip, Event, Guard, Step, Unscale
+from torchwise_analysis.interp.abstract.events import (
+    Backward,
+    Clip,
+    Event,
+    Guard,
+    MeasureUsed,
+    Step,
+    Unscale,
+)
 from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.interp.abstract.values import Gradients, Kind
 from torchwise_analysis.rules._frames import call_beside
@@ -67,7 +75,7 @@ RULE = Rule(
     name="clip-before-unscale",
     category=Category.ACCUMULATION,
     severity=Severity.ERROR,
-    claim="Gradients are clipped while they are still multiplied by the factor of the GradScaler.",
+    claim="Gradients are clipped or measured while they are still multiplied by the GradScaler's factor.",
     cost=(
         "The scale begins at 65536, so a limit of 1.0 acts like one of 0.000015: every step is clipped to "
         "almost nothing, and because the scale changes over the run, so does the effective learning rate. "
@@ -81,10 +89,12 @@ RULE = Rule(
         "the scaler is switched off (`enabled=False`), or the loss is not scaled on this path",
         "Accelerate, Lightning, Fabric, an engine or a scaler object of timm's kind clips: they unscale "
         "themselves",
-        "norms that are only looked at",
+        "norms of which nothing is made: neither shown nor compared, nor a factor of the gradients",
+        "tests for numbers that are not finite, ratios of two norms, and norms divided by the scale",
     ),
     grading=(
-        "Always an error. Certain when scaler and optimizer are made in view or annotated; likely when the "
+        "An error where gradients are clipped or training acts on their norm, a warning where that is only "
+        "shown. Certain when scaler and optimizer are made in view or annotated; likely when the "
         "optimizer is only taken for one, or when gradients may also come unscaled."
     ),
     fix=(
@@ -174,6 +184,84 @@ def train(model, loader, optimizer, scaler, args):
         else:
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
+""",
+        ),
+        Example(
+            "A norm that training acts on, in a helper",
+            """
+import torch
+from torch import nn
+
+
+def norm_of(parameters):
+    total = 0.0
+    for p in parameters:
+        if p.grad is not None:
+            total += p.grad.data.norm(2).item() ** 2
+    return total**0.5
+
+
+def train(model: nn.Module, loader):
+    optimizer = torch.optim.AdamW(model.parameters())
+    scaler = torch.amp.GradScaler("cuda")
+    for x, y in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = nn.functional.cross_entropy(model(x.cuda()), y.cuda())
+        scaler.scale(loss).backward()
+        norm = norm_of(model.parameters())
+               ^^^^^^^^^^^^^^^^^^^^^^^^^^^ clip-before-unscale error certain
+        if norm > 100:
+            continue
+        scaler.step(optimizer)
+        scaler.update()
+""",
+        ),
+        Example(
+            "A norm that is only shown",
+            """
+import torch
+from torch import nn
+
+
+def train(model: nn.Module, loader):
+    optimizer = torch.optim.AdamW(model.parameters())
+    scaler = torch.amp.GradScaler("cuda")
+    for step, (x, y) in enumerate(loader):
+        optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = nn.functional.cross_entropy(model(x.cuda()), y.cuda())
+        scaler.scale(loss).backward()
+        norms = [p.grad.norm() for p in model.parameters()]
+                 ^^^^^^^^^^^^^ clip-before-unscale warning certain
+        if step % 100 == 0:
+            print("gradients", torch.stack(norms).max())
+        scaler.step(optimizer)
+        scaler.update()
+""",
+        ),
+        Example(
+            "Looks for infinite gradients, and divides the scale out",
+            """
+import torch
+from torch import nn
+
+
+def train(model: nn.Module, loader):
+    optimizer = torch.optim.AdamW(model.parameters())
+    scaler = torch.amp.GradScaler("cuda")
+    for step, (x, y) in enumerate(loader):
+        optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = nn.functional.cross_entropy(model(x.cuda()), y.cuda())
+        scaler.scale(loss).backward()
+        if any(torch.isinf(p.grad).any() for p in model.parameters()):
+            print("overflow at scale", scaler.get_scale())
+        norms = torch.stack([p.grad.norm() for p in model.parameters()])
+        if step % 100 == 0:
+            print("gradients", norms.norm() / scaler.get_scale())
+        scaler.step(optimizer)
+        scaler.update()
 """,
         ),
         Example(
@@ -371,10 +459,11 @@ class _Found(NamedTuple):
 
 def detect(trace: Trace) -> Iterator[Hit]:
     scaled: dict[Place, Backward] = {}
+    uses = _uses(trace)
     for event in trace.of_any(Backward, Clip):
         if isinstance(event, Backward):
             scaled[event.place] = event
-        elif event.owner is None and "clip_grad" in event.how and not _is_without_scaler(event):
+        elif event.owner is None and _is_clip(event, uses) and not _is_without_scaler(event):
             for oid, atoms in _read_for(trace, event).items():
                 sites = [place for atom in atoms if atom.scaled for place, _ in atom.sites]
                 made = [scaled[place] for place in sites if place in scaled]
@@ -387,8 +476,25 @@ def detect(trace: Trace) -> Iterator[Hit]:
                     first = min(made, key=lambda backward: backward.order)
                     if is_mixed and _vague(event, first) and _vague(first, event):
                         continue  # tests that may exclude each other
-                    yield _hit(trace, event, oid, first, is_mixed)
+                    yield _hit(trace, event, oid, first, is_mixed, uses.get(event.order))
                     break
+
+
+def _uses(trace: Trace) -> dict[int, MeasureUsed]:
+    """By the order of a reading: what is made of it; what the training acts on first."""
+    found: dict[int, MeasureUsed] = {}
+    for event in trace.of(MeasureUsed):
+        for order in event.reads:
+            if order not in found or found[order].how in _SHOWN:
+                found[order] = event
+    return found
+
+
+_SHOWN = ("print", "log")
+
+
+def _is_clip(clip: Clip, uses: Mapping[int, MeasureUsed]) -> bool:
+    return "clip_grad" in clip.how or clip.order in uses
 
 
 def _is_unscaled_where_scaled(trace: Trace, clip: Clip, oid: int, made: list[Backward]) -> bool:
@@ -447,8 +553,11 @@ def _read_for(trace: Trace, clip: Clip) -> Mapping[int, Gradients]:
     return used or clip.before
 
 
-def _hit(trace: Trace, clip: Clip, oid: int, backward: Backward, is_mixed: bool) -> Hit:
+def _hit(
+    trace: Trace, clip: Clip, oid: int, backward: Backward, is_mixed: bool, use: MeasureUsed | None
+) -> Hit:
     place = call_beside(clip, backward)
+    is_shown = use is not None and use.how in _SHOWN
     later = [
         one
         for one in trace.steps
@@ -456,11 +565,10 @@ def _hit(trace: Trace, clip: Clip, oid: int, backward: Backward, is_mixed: bool)
     ]
     return Hit(
         place,
-        Severity.ERROR,
+        Severity.WARNING if is_shown else Severity.ERROR,
         _confidence(trace, clip, oid, is_mixed),
-        "gradients are clipped while they are still multiplied by the loss scale (65536 at first): the limit "
-        "acts that much smaller and training crawls. Unscale them first.",
-        distinct(_chain(clip, backward, place, later)),
+        _message(is_shown, use is not None),
+        distinct(_chain(clip, backward, place, later, use)),
         frozenset({("optimizer", oid)}),
         _Found(place, later[0] if later else None),
     )
@@ -470,11 +578,33 @@ def _confidence(trace: Trace, clip: Clip, oid: int, is_mixed: bool) -> Confidenc
     return grade(min(belief_in(trace.objects.get(oid)) + int(is_mixed) + int(clip.roots is None), 1))
 
 
-def _chain(clip: Clip, backward: Backward, place: Place, later: list[Step]) -> Iterator[Evidence]:
+def _message(is_shown: bool, is_measured: bool) -> str:
+    if is_shown:
+        return (
+            "the norm that is shown is that of gradients still multiplied by the loss scale (65536 at first, "
+            "and changing). Unscale them first."
+        )
+    if is_measured:
+        return (
+            "gradients are measured while they are still multiplied by the loss scale (65536 at first): what "
+            "follows from their size follows from the scale. Unscale them first."
+        )
+    return (
+        "gradients are clipped while they are still multiplied by the loss scale (65536 at first): the limit "
+        "acts that much smaller and training crawls. Unscale them first."
+    )
+
+
+def _chain(
+    clip: Clip, backward: Backward, place: Place, later: list[Step], use: MeasureUsed | None
+) -> Iterator[Evidence]:
     yield from step(backward.place, "this backward makes gradients of the scaled loss")
-    yield Evidence(place, "they are clipped here, not yet unscaled")
+    done = "clipped" if use is None else "measured"
+    yield Evidence(place, f"they are {done} here, not yet unscaled")
     if clip.place != place:
         yield Evidence(clip.place, "inside this call")
+    if use is not None:
+        yield from step(use.place, "the result is used here")
     for one in later[:1]:
         yield from step(one.place, "the scaler divides them by the scale only here")
 

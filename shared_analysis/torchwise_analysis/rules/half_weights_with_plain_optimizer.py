@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from torchwise_analysis.findings import Evidence, Fix, Safety, Severity
+from torchwise_analysis.findings import Evidence, Fix, Place, Safety, Severity
 from torchwise_analysis.fixes import SourceFile
-from torchwise_analysis.interp.abstract.events import ApiCall, OptimizerBuilt, Prepared, Step
+from torchwise_analysis.interp.abstract.events import (
+    ApiCall,
+    OptimizerBuilt,
+    Prepared,
+    RequiresGrad,
+    Step,
+)
 from torchwise_analysis.interp.abstract.trace import Trace
-from torchwise_analysis.interp.abstract.values import Library, Obj, Origin
+from torchwise_analysis.interp.abstract.values import Const, Library, Obj, Origin, Value
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
 from torchwise_analysis.rules._reading import called, distinct, doubt, grade, known_by
 
@@ -103,6 +109,61 @@ def train(loader):
     for x, y in loader:
         optimizer.zero_grad()
         nn.functional.cross_entropy(net(x.cuda().half()), y.cuda()).backward()
+        optimizer.step()
+""",
+        ),
+        Example(
+            "Loaded in float16 and fine-tuned as a whole",
+            """
+import torch
+from transformers import AutoModelForCausalLM
+
+
+def main(loader):
+    model = AutoModelForCausalLM.from_pretrained("facebook/opt-1.3b", torch_dtype=torch.float16).cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
+                ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ half-weights-with-plain-optimizer error certain
+    for batch in loader:
+        ids = batch["input_ids"].cuda()
+        optimizer.zero_grad()
+        model(input_ids=ids, labels=ids).loss.backward()
+        optimizer.step()
+""",
+        ),
+        Example(
+            "Loaded in float16 by name, cast to float32 before it learns",
+            """
+import torch
+from transformers import AutoModelForCausalLM
+
+
+def main(loader):
+    model = AutoModelForCausalLM.from_pretrained("facebook/opt-1.3b", dtype="float16")
+    model = model.to("cuda").float()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
+    for batch in loader:
+        ids = batch["input_ids"].cuda()
+        optimizer.zero_grad()
+        model(input_ids=ids, labels=ids).loss.backward()
+        optimizer.step()
+""",
+        ),
+        Example(
+            "Loaded in float16 and frozen; adapters learn in float32",
+            """
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM
+
+
+def main(loader):
+    base = AutoModelForCausalLM.from_pretrained("facebook/opt-1.3b", torch_dtype=torch.float16)
+    model = get_peft_model(base, LoraConfig(r=8)).cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    for batch in loader:
+        ids = batch["input_ids"].cuda()
+        optimizer.zero_grad()
+        model(input_ids=ids, labels=ids).loss.backward()
         optimizer.step()
 """,
         ),
@@ -220,21 +281,38 @@ def detect(trace: Trace) -> Iterator[Hit]:
             yield _hit(built, model, cast, step)
 
 
-def _half(trace: Trace, model: Obj, built: OptimizerBuilt) -> ApiCall | None:
-    """The cast of the whole model to float16 that is still in force when the optimizer gets it."""
-    found: ApiCall | None = None
+def _half(trace: Trace, model: Obj, built: OptimizerBuilt) -> Place | None:
+    """Where the whole model became float16, as it still is when the optimizer gets it."""
+    found = _loaded_as_half(trace, model)
     for call in trace.api("torch.nn.Module."):
         if call.receiver is None or call.receiver.id != model.id or call.order > built.order:
             continue
         if call.name.endswith(".half") or (call.name.endswith(".to") and _is_float16(call)):
-            found = None if call.scene.guards else call
+            found = None if call.scene.guards else call.place
         elif not call.name.endswith(".to") or _has_type(call):
             found = None
     return found
 
 
+def _loaded_as_half(trace: Trace, model: Obj) -> Place | None:
+    """A model of transformers or diffusers that was asked for in float16, and of which nothing is frozen."""
+    if not model.type_name.endswith((".from_pretrained", ".from_config")) or "copy" in model.traits:
+        return None
+    dtype = model.arguments.get("torch_dtype") or model.arguments.get("dtype")
+    if dtype is None or not _is_half(dtype) or model.arguments.open:
+        return None
+    own = {model.id} | {part.id for part in trace.parts(model.id)}
+    return None if any(event.roots & own for event in trace.of(RequiresGrad)) else model.place
+
+
+def _is_half(value: Value) -> bool:
+    if isinstance(value, Const):
+        return value.value in ("float16", "half", "fp16")
+    return isinstance(value, Library) and value.path in ("torch.float16", "torch.half")
+
+
 def _is_float16(call: ApiCall) -> bool:
-    return any(isinstance(v, Library) and v.path in ("torch.float16", "torch.half") for v in call.arguments)
+    return any(_is_half(value) for value in call.arguments)
 
 
 def _has_type(call: ApiCall) -> bool:
@@ -245,7 +323,7 @@ def _last(obj: Obj) -> str:
     return obj.type_name.rpartition(".")[2]
 
 
-def _hit(built: OptimizerBuilt, model: Obj, cast: ApiCall, step: Step) -> Hit:
+def _hit(built: OptimizerBuilt, model: Obj, cast: Place, step: Step) -> Hit:
     believed = model.origin in (Origin.USED, Origin.NAMED, Origin.UNSEEN)
     return Hit(
         built.place,
@@ -256,7 +334,7 @@ def _hit(built: OptimizerBuilt, model: Obj, cast: ApiCall, step: Step) -> Hit:
         + doubt((believed, known_by(model))),
         distinct(
             (
-                Evidence(cast.place, "the weights become float16 here"),
+                Evidence(cast, "the weights become float16 here"),
                 Evidence(built.place, "this optimizer works in the type of the weights"),
                 Evidence(step.place, "and steps them here"),
             )

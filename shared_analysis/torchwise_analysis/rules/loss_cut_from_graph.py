@@ -8,7 +8,7 @@ from torchwise_analysis.findings import Confidence, Evidence, Fix, Safety, Sever
 from torchwise_analysis.fixes import SourceFile
 from torchwise_analysis.interp.abstract.events import Backward, Forward, LossCall
 from torchwise_analysis.interp.abstract.trace import Trace
-from torchwise_analysis.interp.abstract.values import Cut
+from torchwise_analysis.interp.abstract.values import REQUIRED, UNRECORDED, Cut, Obj
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
 from torchwise_analysis.rules._reading import called, distinct, forwards_of, grade, step
 
@@ -216,14 +216,18 @@ def update(x, action, reward):
 )
 
 # A discrete result on the only path is another fault than a value taken out of the graph.
-_TAKEN_OUT = frozenset(["detach", "data", "numpy", "tensor()", "item", "tolist"])
+_TAKEN_OUT = frozenset(["detach", "data", "numpy", "tensor()", "item", "tolist", "float()"])
 
 
 def detect(trace: Trace) -> Iterator[Hit]:
     yield from _dead_terms(trace)
     for one in trace.backwards:
         cut = one.loss.cut if one.loss is not None and not one.loss.passes else None
-        if cut is None or cut.how not in _TAKEN_OUT or one.how in ("autograd.grad", "functional"):
+        if cut is None or one.loss is None or one.how in ("autograd.grad", "functional"):
+            continue
+        if cut.how == UNRECORDED and REQUIRED in one.loss.taint:
+            yield from _unrecorded(trace, one, cut)
+        if cut.how not in _TAKEN_OUT:
             continue
         lost = [f for f in forwards_of(trace, cut.passes) if should_train(trace, f)]
         if lost:
@@ -268,6 +272,43 @@ def _dead_hit(one: Backward, cut: Cut, loss: LossCall, forward: Forward) -> Hit:
         frozenset({("loss", loss.place)}),
         cut,
     )
+
+
+def _unrecorded(trace: Trace, one: Backward, cut: Cut) -> Iterator[Hit]:
+    """The forward ran without autograd, and the loss was told to require gradients all the same."""
+    told = [
+        call
+        for call in trace.api("torch.Tensor.requires_grad=")
+        if call.order < one.order and call.scene.frame == one.scene.frame
+    ]
+    for forward in forwards_of(trace, cut.passes):
+        if not _is_trainable(trace, forward.module):
+            continue
+        name = called(forward.module, "the model")
+        place = told[-1].place if told else one.place
+        links = [*step(forward.place, f"{name} runs without autograd here: no graph")]
+        links += step(place, "the loss is told to require gradients: it has none to pass on")
+        links += step(one.place, "backward ends at the loss itself")
+        yield Hit(
+            place,
+            Severity.ERROR,
+            _confidence(forward),
+            f"the loss has no graph, since {name} ran without autograd: `requires_grad` on the loss silences "
+            "the error, and backward reaches no weight. Let autograd record the forward.",
+            distinct(links),
+            frozenset({("backward", one.place)}),
+            cut,
+        )
+        return
+
+
+def _is_trainable(trace: Trace, module: Obj) -> bool:
+    """Does an optimizer that steps own the module or a part of it, and does nothing else train it?"""
+    parts = {part.id for part in trace.parts(module.id)} | set(trace.lineage(module.id))
+    is_owned = any(
+        owned is not None and oid in trace.stepped and owned & parts for oid, owned in trace.owns.items()
+    )
+    return is_owned and not parts & trace.trained_modules
 
 
 def should_train(trace: Trace, forward: Forward) -> bool:

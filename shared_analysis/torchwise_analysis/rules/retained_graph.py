@@ -540,10 +540,23 @@ def _dies_with_a_batch(store: Store) -> bool:
 def _confidence(trace: Trace, store: Store, is_freed: bool) -> Confidence:
     if is_freed:
         return Confidence.CERTAIN  # a backward ran on it, so it had a graph, whatever the callee was
-    if not _is_evaluation(trace, store):
+    if not _is_evaluation(trace, store) and not _is_trained_around(trace, store):
         return Confidence.POSSIBLE  # neither trained nor evaluated in view: what it is for is not known
     believed = any(forward.belief for forward in forwards_of(trace, store.passes))
-    return weaker(grade(int(believed)), grade(int(store.token in trace.escaped_tokens)))
+    unsure = store.token in trace.escaped_tokens or not _is_evaluation(trace, store)
+    return weaker(grade(int(believed)), grade(int(unsure)))
+
+
+def _is_trained_around(trace: Trace, store: Store) -> bool:
+    """Is every module behind it trained in a loop around the store, by backwards over other passes of it?"""
+    growing = {turn.loop.place for turn in store.loops if not turn.loop.is_call}
+    trained = {
+        forward.module.id
+        for backward in trace.backwards
+        if backward.passes and any(turn.loop.place in growing for turn in backward.loops)
+        for forward in forwards_of(trace, backward.passes)
+    }
+    return bool(trained) and {f.module.id for f in forwards_of(trace, store.passes)} <= trained
 
 
 def _doubts(trace: Trace, store: Store) -> str:

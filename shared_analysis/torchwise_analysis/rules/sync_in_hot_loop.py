@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from torchwise_analysis.findings import Confidence, Evidence, Fix, Place, Safety, Severity
 from torchwise_analysis.fixes import SourceFile
 from torchwise_analysis.interp.abstract.events import HostSync
 from torchwise_analysis.interp.abstract.loops import LoopKind, Turn
 from torchwise_analysis.interp.abstract.trace import Trace
+from torchwise_analysis.interp.abstract.values import MEASURED, OF_GRADIENTS, Tensor
 from torchwise_analysis.rules._accelerators import first_transfer, is_made_by_model
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
 from torchwise_analysis.rules._reading import distinct, loop_words, turn_tests
@@ -105,6 +106,52 @@ def train(loader, found):
 """,
         ),
         Example(
+            "Gradients that are looked at one by one, in a helper",
+            """
+import torch
+from torch import nn
+
+model = nn.Linear(12, 4).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def is_broken(module):
+    for p in module.parameters():
+        if p.grad is not None and torch.isnan(p.grad).any().item():
+                                  ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ sync-in-hot-loop warning certain
+            return True
+    return False
+
+
+def train(loader):
+    for x, y in loader:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x.cuda()), y.cuda()).backward()
+        if not is_broken(model):
+            optimizer.step()
+""",
+        ),
+        Example(
+            "Gradients that are looked at together, and norms of some",
+            """
+import torch
+from torch import nn
+
+model = nn.Linear(12, 4).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def train(loader):
+    for step, (x, y) in enumerate(loader):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x.cuda()), y.cuda()).backward()
+        broken = torch.stack([torch.isnan(p.grad).any() for p in model.parameters()]).any()
+        optimizer.step()
+        if step % 100 == 0 and broken:
+            print([p.grad.norm().item() for p in model.parameters()])
+""",
+        ),
+        Example(
             "Counted by index",
             """
 import torch
@@ -194,6 +241,7 @@ def train(loader):
 
 _READS = ("item", "tolist", "float()", "int()", "bool()", "numpy", "if")
 _ELEMENTS = (LoopKind.TENSOR, LoopKind.RANGE)
+_PARAMETERS = (LoopKind.PARAMETERS, LoopKind.LIST, LoopKind.COMPREHENSION)
 
 
 def detect(trace: Trace) -> Iterator[Hit]:
@@ -206,8 +254,15 @@ def detect(trace: Trace) -> Iterator[Hit]:
         turns = [turn for turn in read.loops if not turn.loop.is_call]
         if read.how not in _READS or not is_made_by_model(read.value) or _is_rare(read, stepping):
             continue
-        if len(turns) > 1 and _is_per_element(trace, turns, stepping, running):
-            yield _hit(read, turns[-1], move.place)
+        of_gradients = read.value is not None and _is_truth_of_gradients(read.value)
+        kinds = (*_ELEMENTS, *_PARAMETERS) if of_gradients else _ELEMENTS
+        if len(turns) > 1 and _is_per_element(trace, turns, kinds, stepping, running):
+            yield _hit(read, turns[-1], move.place, of_gradients)
+
+
+def _is_truth_of_gradients(value: Tensor) -> bool:
+    """Was a gradient looked at for numbers that are not finite? A norm is read by many programs on purpose."""
+    return OF_GRADIENTS in value.taint and not any(mark.startswith(MEASURED) for mark in value.taint)
 
 
 def _is_rare(read: HostSync, stepping: set[Place]) -> bool:
@@ -216,21 +271,27 @@ def _is_rare(read: HostSync, stepping: set[Place]) -> bool:
     return any(guard.kind in ("periodic", "flag", "rank", "handler") for guard in turn_tests(read, depth))
 
 
-def _is_per_element(trace: Trace, turns: list[Turn], stepping: set[Place], running: set[Place]) -> bool:
+def _is_per_element(
+    trace: Trace, turns: list[Turn], kinds: Collection[LoopKind], stepping: set[Place], running: set[Place]
+) -> bool:
     """Is the innermost loop one over elements, inside a loop that steps?"""
     inner = turns[-1].loop
-    if inner.kind not in _ELEMENTS or inner.place in running or trace.is_bounded([inner]):
+    if inner.kind not in kinds or inner.place in running or trace.is_bounded([inner]):
         return False
     return any(turn.loop.place in stepping for turn in turns[:-1])
 
 
-def _hit(read: HostSync, turn: Turn, moved: Place) -> Hit:
+def _hit(read: HostSync, turn: Turn, moved: Place, of_gradients: bool) -> Hit:
+    words = loop_words(turn.loop)
+    if of_gradients:
+        message = "waits for the device to read the gradient of one parameter. Combine them on the device"
+    else:
+        message = "waits for the device to read one element. Reduce on the device"
     return Hit(
         read.place,
         Severity.WARNING,
         Confidence.CERTAIN,
-        f"every turn of the {loop_words(turn.loop)} waits for the device to read one element. Reduce on the "
-        "device, or read all at once with `.tolist()`.",
+        f"every turn of the {words} {message}, or read all at once with `.tolist()`.",
         distinct(
             (
                 Evidence(moved, "data moves to a device here"),

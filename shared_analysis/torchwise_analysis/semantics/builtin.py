@@ -270,6 +270,12 @@ def dict_(m: Machine, call: Call) -> va.Value:
     return out
 
 
+@function("dataclasses.field", "attrs.field", "attr.ib", "attr.field", "pydantic.Field")
+def field(m: Machine, call: Call) -> va.Value:
+    """What each instance of the class gets is told by the arguments."""
+    return m.make(va.Kind.OPAQUE, None, calls.FIELD, arguments=call.arguments)
+
+
 @function("collections.deque", "queue.Queue", "collections.Counter")
 def deque(m: Machine, call: Call) -> va.Value:
     bounded = call.get("maxlen", 1)
@@ -286,7 +292,8 @@ def deque(m: Machine, call: Call) -> va.Value:
 def defaultdict(m: Machine, call: Call) -> va.Value:
     factory = first_known(call.first()) if call.first() is not None else None
     holds = "list" if isinstance(factory, va.Library) and factory.last in ("list", "deque") else "other"
-    return m.mapping({}, call.node, traits=frozenset(["factory", holds]))
+    own = (factory,) if isinstance(factory, (va.Class, va.Function)) else ()
+    return m.mapping({}, call.node, traits=frozenset(["factory", holds]), over=own)
 
 
 def _is_none(value: va.Value) -> bool:
@@ -318,7 +325,8 @@ def extreme(m: Machine, call: Call) -> va.Value:
     found = m.all_tensors(values)
     if found:
         return tensors.combine(m, found, call.node)
-    return va.unknown(None, taint=m.taint(*values))
+    inside = (item for value in values if isinstance(value, va.Obj) for item in m.items(value))
+    return va.unknown(None, taint=m.taint(*values, *inside))
 
 
 @function("builtins.len")
@@ -359,8 +367,7 @@ def len_(m: Machine, call: Call) -> va.Value:
 def convert(m: Machine, call: Call) -> va.Value:
     value = first_known(call.first()) if call.first() is not None else None
     if isinstance(value, va.Tensor):
-        tensors.host_read(m, value, call.node, f"{call.last}()")
-        return va.unknown(None, taint=value.taint | tensors.shards(m, value))
+        return tensors.number(m, value, call.node, f"{call.last}()")
     if isinstance(value, va.Const):
         try:
             maker = {"float": float, "int": int, "bool": bool, "str": str}.get(call.last)

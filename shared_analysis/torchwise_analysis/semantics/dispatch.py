@@ -17,9 +17,12 @@ from torchwise_analysis.semantics import (
     distributed,
     engines,
     frameworks,
+    gradients,
     losses,
     modules,
     optimizers,
+    records,
+    tables,
     tensors,
 )
 from torchwise_analysis.semantics.registry import FALLBACKS, FUNCTIONS, METHODS, Call, canonical, truth_of
@@ -227,10 +230,10 @@ class Library:
                 return _param_groups(m, receiver)
             return va.Method(receiver.evidence, receiver, name)
         known = _layer_attribute(m, receiver, name) if receiver.kind is va.Kind.MODULE else None
+        known = known or frameworks.lightning_attribute(m, receiver, name)
         if known is not None:
             return known
         if receiver.kind is va.Kind.LOADER:
-        known = known or frameworks.lightning_attribute(m, receiver, name)
             return data.loader_attribute(m, receiver, name)
         if "options" in receiver.traits and name in unknowns.RANKS:
             return unknowns.rank(f"{receiver.symbol}.{name}", name)
@@ -246,7 +249,7 @@ class Library:
             return True
         if isinstance(receiver, va.Tensor):
             if name == "requires_grad":
-                m.emit(ev.ApiCall, node, name="torch.Tensor.requires_grad=", arguments=va.Arguments((value,)))
+                tensors.required(m, receiver, va.Arguments((value,)), node)
             return True
         if isinstance(receiver, va.Obj):
             if receiver.kind is va.Kind.PARAMETER or (receiver.kind is va.Kind.OPAQUE and name == "grad"):
@@ -294,6 +297,12 @@ class Library:
 
     def host_sync(self, m: Machine, value: va.Tensor, node: nd.Node, how: str) -> None:
         tensors.host_read(m, value, node, how, cut=False)
+
+    def weighed(self, m: Machine, values: tuple[va.Value, ...], node: nd.Node) -> None:
+        gradients.used(m, values, node, "if")
+
+    def measured(self, m: Machine, value: va.Parameters, node: nd.Node, op: str) -> va.Tensor:
+        return gradients.measured(m, [value], node, op)
 
     def compared(self, m: Machine, value: va.Tensor, node: nd.Node) -> va.Value:
         return tensors.compared(m, value, node)
@@ -359,6 +368,9 @@ class Library:
             return self.enter(m, receiver, node) or va.UNKNOWN
         if name == "backward":
             return _unknown_backward(m, receiver, call)
+        table = tables.after(receiver, call) if isinstance(receiver, va.Unknown) else None
+        if table is not None:
+            return table
         if name == "get" and isinstance(receiver, va.Unknown):
             entry = _looked_up(m, receiver, call)
             if entry is not None:
@@ -377,8 +389,12 @@ class Library:
         call = Call(obj.name or obj.type_name, arguments, node)
         if obj.kind in (va.Kind.MODULE, va.Kind.ENGINE):
             return modules.forward(m, obj, call)
+        if engines.HANDLER in obj.traits:
+            return engines.attached(m, obj, arguments, node)
         if obj.kind is va.Kind.CRITERION:
             return losses.call_criterion(m, obj, call)
+        if records.FACTORY in obj.traits:
+            return records.filled(m, obj, arguments, node)
         if obj.kind is va.Kind.OPAQUE and obj.over and not obj.traits & {"functional"}:
             rest = va.Arguments(
                 (*obj.arguments.positional, *arguments.positional),
@@ -393,8 +409,6 @@ class Library:
             m.escape(value, node, obj.name)
         return va.unknown(None, taint=m.taint(*arguments))
 
-        if engines.HANDLER in obj.traits:
-            return engines.attached(m, obj, arguments, node)
     # ------------------------------------------------------------------ classes, decorators, contexts
 
     def instance(self, m: Machine, cls: va.Class, node: nd.Node | None) -> va.Obj:
@@ -593,7 +607,7 @@ def _distribution(m: Machine, call: Call) -> va.Value:
     found = m.all_tensors(call.arguments)
     if found:
         return replace(
-            tensors.combine(m, found, call.node), activation=None, taint=frozenset(["distribution"])
+            tensors.combine(m, found, call.node), activation=None, taint=frozenset([tensors.DISTRIBUTION])
         )
     return va.Tensor(None)
 
@@ -627,6 +641,9 @@ def _third_party(m: Machine, call: Call, root: str) -> va.Value:
         if root == "numpy" and found:
             for tensor in found:
                 tensors.host_read(m, tensor, call.node, "numpy")
+        table = tables.converted(call) if root == "numpy" else None
+        if table is not None:
+            return table
         if call.name.endswith("parse_args") or last in (
             "ArgumentParser",
             "Namespace",
@@ -755,6 +772,9 @@ _DATA_METHODS = frozenset(
         "byte",
     ]
 )
+_RESHAPING = frozenset(
+    ["view", "reshape", "squeeze", "unsqueeze", "flatten", "transpose", "permute", "expand", "repeat", "t"]
+)
 _LOGGING = (
     "log",
     "add_",
@@ -848,6 +868,10 @@ def _device_of(call: Call) -> str | None:
 
 def _data_method(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
     name = call.name
+    shape = data.shape_of(m, obj) if name in _RESHAPING else None
+    if shape is not None:
+        rows = va.Tensor(obj.evidence, sources=m.sources_of((obj,)), shape=shape)
+        return tensors.call_method(m, rows, call)
     if name in _DATA_METHODS:
         device = _device_of(call)
         if device is not None:
@@ -1020,7 +1044,7 @@ def _taint_gradients(m: Machine, roots: frozenset[int]) -> None:
 
 def _parameters_method(m: Machine, value: va.Parameters, call: Call) -> va.Value:
     if value.gradients:
-        return optimizers.gradient_method(m, value, call)
+        return gradients.method(m, value, call)
     name = call.name
     if name == "requires_grad_":
         partial = value.filtered or (bool(m.loops) and _guarded_in_loop(m))

@@ -7,7 +7,7 @@ from typing import cast
 from torchwise_analysis.interp.abstract import events as ev
 from torchwise_analysis.interp.abstract import values as va
 from torchwise_analysis.interp.abstract.machine import Machine, first_known
-from torchwise_analysis.semantics import tensors
+from torchwise_analysis.semantics import data, tensors
 from torchwise_analysis.semantics.registry import FUNCTIONS, Call, method, text_of
 
 # Class name -> functional name. [torch.nn: each class calls the functional of that name.]
@@ -94,7 +94,7 @@ def apply(
 ) -> va.Tensor:
     given, target = arguments.get("input", 0), arguments.get("target", 1)
     inputs = tuple(m.tensors(given))
-    targets = m.tensors(target)
+    targets = m.tensors(target) or _rows(m, target)
     reduction = _reduction(options)
     m.emit(
         ev.LossCall,
@@ -126,6 +126,15 @@ def apply(
         device=one.device,
         taint=frozenset(["loss"]),
     )
+
+
+def _rows(m: Machine, target: va.Value | None) -> list[va.Tensor]:
+    """A part of a batch as a tensor, where its shape is known."""
+    known = first_known(target)
+    shape = data.shape_of(m, known) if isinstance(known, va.Obj) and known.kind is va.Kind.OPAQUE else None
+    if shape is None:
+        return []
+    return [va.Tensor(known.evidence, sources=m.sources_of((known,)), shape=shape)]
 
 
 def _of_unknown(

@@ -134,6 +134,8 @@ FORWARD_METHODS = frozenset(
         "get_logits",
         "encode_image",
         "encode_text",
+        "get_image_features",
+        "get_text_features",
         "p_losses",
         "forward_train",
         "reconstruct",
@@ -228,6 +230,7 @@ class ContainerForm:
     entries: tuple[tuple[object, Form], ...]
     is_open: bool
     traits: frozenset[str]
+    arguments: va.Arguments  # where a named tuple has which name
 
 
 Form: TypeAlias = "va.Tensor | va.Const | va.Unknown | ContainerForm"
@@ -452,7 +455,9 @@ def form_of(m: Machine, value: va.Value, depth: int = 0) -> Form | None:
         return None
     known = tuple(item for item in items if item is not None)
     named = tuple((key, item) for key, item in entries.items() if item is not None)
-    return ContainerForm(value.kind, known, named, bool(m.state.get(("open", value.id))), value.traits)
+    return ContainerForm(
+        value.kind, known, named, bool(m.state.get(("open", value.id))), value.traits, value.arguments
+    )
 
 
 def renewed(m: Machine, form: Form, pass_: int, values: tuple[va.Value, ...], node: nd.Node) -> va.Value:
@@ -463,6 +468,7 @@ def renewed(m: Machine, form: Form, pass_: int, values: tuple[va.Value, ...], no
             None,
             form.kind,
             traits=form.traits,
+            arguments=form.arguments,
         )
         if form.entries:
             entries = {key: renewed(m, item, pass_, values, node) for key, item in form.entries}
@@ -474,7 +480,7 @@ def renewed(m: Machine, form: Form, pass_: int, values: tuple[va.Value, ...], no
         tensor = m.attach(
             pass_, values, node, activation=form.activation, reduction=form.reduction, shape=form.shape
         )
-        if form.cut is None or form.passes:
+        if form.cut is None or form.passes or form.cut.how == va.UNRECORDED:
             return tensor
         # the run that was followed lost the graph, and so does this one
         return replace(tensor, passes=frozenset[int](), cut=form.cut._replace(passes=tensor.passes))

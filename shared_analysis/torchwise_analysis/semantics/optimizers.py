@@ -10,6 +10,7 @@ from torchwise_analysis.interp.abstract import values as va
 from torchwise_analysis.interp.abstract.loops import Loop, LoopKind, Turn
 from torchwise_analysis.interp.abstract.machine import RECORDING, Machine, first_known
 from torchwise_analysis.quick import replace
+from torchwise_analysis.semantics import gradients
 from torchwise_analysis.semantics.by_name import SOME_OPTIMIZER
 from torchwise_analysis.semantics.registry import Call, fallback, function, method, truth_of
 from torchwise_analysis.source import nodes as nd
@@ -338,6 +339,11 @@ def update(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
     return va.NONE
 
 
+@method(va.Kind.SCALER, "get_scale")
+def loss_scale(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
+    return va.unknown(None, taint=frozenset([va.LOSS_SCALE]), varies=True)
+
+
 @fallback(va.Kind.SCALER)
 def scaler_other(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
     # timm's NativeScaler: scaler(loss, optimizer, ...) does backward, unscale, clip, step and update
@@ -384,27 +390,6 @@ def apex_parameters(m: Machine, call: Call) -> va.Value:
 # --------------------------------------------------------------------------- gradients by hand
 
 
-def gradient_method(m: Machine, value: va.Parameters, call: Call) -> va.Value:
-    """A method of `p.grad`."""
-    name = call.name
-    if name in ("div_", "mul_", "true_divide_", "clamp_", "add_", "copy_"):
-        for optimizer in m.reached_optimizers(value.roots):
-            is_new, atoms = name in ("add_", "copy_"), m.gradients(optimizer)
-            changed = frozenset(replace(a, divided=True, replaced=a.replaced or is_new) for a in atoms)
-            m.state.set(("grad", optimizer.id), changed)
-        return value
-    if name == "zero_":
-        m.clear_module(call.node, value.roots, "grad.zero_()")
-        return value
-    if name in ("detach_", "detach", "to", "float", "cpu", "clone", "data", "view", "flatten"):
-        return value
-    if name in ("norm", "abs", "pow", "max", "mean", "sum", "item", "square"):
-        before = {o.id: m.gradients(o) for o in m.reached_optimizers(value.roots)}
-        m.emit(ev.Clip, call.node, how=f"grad.{name}", before=before, roots=value.roots)
-        return va.Tensor(None)
-    return va.Tensor(None)
-
-
 @function(
     "torch.nn.utils.clip_grad_norm_",
     "torch.nn.utils.clip_grad_value_",
@@ -415,7 +400,11 @@ def gradient_method(m: Machine, value: va.Parameters, call: Call) -> va.Value:
 def clip(m: Machine, call: Call) -> va.Value:
     roots, _ = parameter_roots(m, call.get("parameters", 0))
     reached = m.reached_optimizers(roots) if roots is not None else list(m.optimizers)
+    if roots is not None:  # one of whose parameters nothing is known is not meant where another has these
+        reached = [o for o in reached if m.owns.get(o.id) is not None] or reached
     before = {o.id: m.gradients(o) for o in reached}
+    if call.last == "get_total_norm":
+        return gradients.measured(m, gradients.found_in(m, call.arguments), call.node, call.last)
     m.emit(
         ev.Clip,
         call.node,

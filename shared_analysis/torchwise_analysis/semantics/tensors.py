@@ -10,6 +10,7 @@ from torchwise_analysis.interp.abstract.join import join_tensors
 from torchwise_analysis.interp.abstract.loops import LoopPath
 from torchwise_analysis.interp.abstract.machine import Machine, first_known
 from torchwise_analysis.quick import replace
+from torchwise_analysis.semantics import gradients, tables
 from torchwise_analysis.semantics.registry import Call, function, int_of, truth_of
 from torchwise_analysis.source import nodes as nd
 
@@ -17,6 +18,8 @@ from torchwise_analysis.source import nodes as nd
 # never require grad; detach, data and numpy leave it.]
 _TO_HOST = frozenset(["item", "tolist", "numpy", "__float__", "__int__"])
 _DETACHING = frozenset(["detach", "detach_", "data", "numpy"])
+DISTRIBUTION = "distribution"  # taint of one over tensors
+_SAMPLING = frozenset(["sample", "sample_n"])  # under no_grad, unlike `rsample` [torch.distributions]
 _CUTTING = frozenset(
     [
         "argmax",
@@ -115,7 +118,6 @@ KEEPING_ACTIVATION = frozenset(
         "concat",
         "stack",
         "select",
-        "requires_grad_",
         "retain_grad",
         "view_as",
         "unflatten",
@@ -234,6 +236,25 @@ def host_read(m: Machine, value: va.Tensor, node: nd.Node, how: str, cut: bool =
         m.emit(ev.GraphCut, node, how=how, value=value)
 
 
+def number(m: Machine, value: va.Tensor, node: nd.Node, how: str) -> va.Unknown:
+    """What the host reads off a tensor; it knows which graph it lost."""
+    host_read(m, value, node, how)
+    taint = value.taint | shards(m, value)
+    if value.passes:
+        place = m.place(node)
+        mark = f"{va.NUMBER}{place.path}:{place.span.line}:{place.span.column}"
+        m.cuts[mark] = va.Cut(place, how, value.passes)
+        taint |= {mark}
+    return va.unknown(None, taint=taint)
+
+
+def _cut_of_numbers(m: Machine, values: Iterable[va.Value]) -> va.Cut | None:
+    given = list(values)
+    inside = [item for value in given if isinstance(value, va.Obj) for item in m.items(value)]
+    marks = sorted(mark for mark in m.taint(*given, *inside) if mark.startswith(va.NUMBER))
+    return next((m.cuts[mark] for mark in marks if mark in m.cuts), None)
+
+
 _REDUCED = "reduced"  # taint of a tensor that holds what all ranks have
 SHARD = "shard:"  # and the id of a loader that gives each rank a part: what a number computed from it is
 
@@ -292,6 +313,7 @@ def report(m: Machine, values: Iterable[va.Value], node: nd.Node, how: str) -> N
                 taint |= shards(m, member)
             elif isinstance(member, va.Obj) and depth < 2:
                 todo += [(inner, depth + 1) for inner in (*m.items(member), *m.entries(member).values())]
+    gradients.used(m, [va.unknown(None, taint=frozenset(taint))], node, how)
     loaders = frozenset(int(one.removeprefix(SHARD)) for one in taint if one.startswith(SHARD))
     if loaders:
         m.emit(ev.Reported, node, how=how, loaders=loaders, ranked="rank" in taint)
@@ -425,12 +447,14 @@ def call_method(m: Machine, value: va.Tensor, call: Call) -> va.Value:
     if name == "backward":
         return backward(m, value, call)
     if name in _TO_HOST and name != "numpy":
-        host_read(m, value, node, name)
-        return va.unknown(None, taint=value.taint | shards(m, value))
+        return number(m, value, node, name)
     if name in ("cpu", "numpy"):
         m.emit(ev.HostSync, node, how=name, value=value)
         value = replace(value, taint=value.taint | shards(m, value))
         return cut(m, value, node, "numpy", device="cpu") if name == "numpy" else replace(value, device="cpu")
+    if name in _SAMPLING and DISTRIBUTION in value.taint:
+        drawn = value.taint - {DISTRIBUTION}
+        return replace(value, passes=frozenset[int](), tokens=frozenset[va.Token](), shape=None, taint=drawn)
     if name in _DETACHING:
         out = cut(m, value, node, "detach")
         if name == "detach_":
@@ -478,9 +502,8 @@ def call_method(m: Machine, value: va.Tensor, call: Call) -> va.Value:
         return _kept(m, value, call)
     if name in ("div", "div_", "true_divide", "mul", "mul_", "multiply", "divide"):
         return _scaled(m, value, call)
-    if name in ("requires_grad_",):
-        m.emit(ev.ApiCall, node, name="torch.Tensor.requires_grad=", arguments=call.arguments)
-        return value
+    if name == "requires_grad_":
+        return required(m, value, call.arguments, node)
     if name == "register_hook":
         return va.UNKNOWN
     if name.endswith("_") and not name.endswith("__"):
@@ -501,6 +524,16 @@ def call_method(m: Machine, value: va.Tensor, call: Call) -> va.Value:
     return out
 
 
+def required(m: Machine, value: va.Tensor, arguments: va.Arguments, node: nd.Node) -> va.Tensor:
+    """`requires_grad_()` or `requires_grad = True`: of one that lost its graph, whatever holds it knows."""
+    m.emit(ev.ApiCall, node, name="torch.Tensor.requires_grad=", arguments=arguments)
+    if value.passes or value.cut is None or truth_of(arguments.get("requires_grad", 0), True) is not True:
+        return value
+    out = replace(value, taint=value.taint | {va.REQUIRED})
+    m.exchange(value, out)
+    return out
+
+
 def _picked(m: Machine, value: va.Tensor, call: Call, position: int) -> None:
     dim, given = dim_argument(call, position)
     if dim is not None:
@@ -518,7 +551,8 @@ def size_taint(call: Call) -> frozenset[str]:
 
 def _chosen(value: va.Tensor, name: str) -> frozenset[str]:
     """The taint of integers and truths computed from a tensor."""
-    return (value.taint - {"loss"}) | ({"integer", "hits"} if name == "eq" else {"integer"})
+    kept = frozenset(mark for mark in value.taint - {"loss"} if not mark.startswith(va.MEASURED))
+    return kept | ({"integer", "hits"} if name == "eq" else {"integer"})
 
 
 def backward(m: Machine, value: va.Value, call: Call) -> va.Value:
@@ -653,11 +687,22 @@ def _selected(m: Machine, value: va.Tensor, call: Call) -> va.Value:
         activation=None,
         taint=value.taint | {"integer"},
     )
-    values = replace(value, activation=None, shape=None)
+    values = replace(value, activation=None, shape=_best_shape(value, call))
     out = m.sequence((values, indices), None, va.Kind.TUPLE)
     m.state.set(("a", out.id, "values"), values)
     m.state.set(("a", out.id, "indices"), indices)
     return out
+
+
+def _best_shape(value: va.Tensor, call: Call) -> tuple[int | str | None, ...] | None:
+    """The best of each row of what a model gave: outputs with a row for each sample, by convention."""
+    is_given = value.cut is not None and value.cut.how == va.UNRECORDED
+    is_flat = call.get("keepdim", 1) is None and not call.arguments.open
+    dim = int_of(call.first() or call.get("dim"))
+    rank = 2 if value.shape is None else len(value.shape)
+    if call.name in ("max", "min") and is_flat and is_given and rank == 2 and dim in (1, -1):
+        return ("batch",)
+    return None
 
 
 def _is_drawn(value: va.Tensor) -> bool:
@@ -678,14 +723,25 @@ def split(m: Machine, value: va.Tensor, node: nd.Node) -> va.Value:
     return out
 
 
+# Taint of a tensor of unknown rank that got an axis of size 1 behind its first one, or as its last one.
+_WIDENED = "widened"
+
+
 def _kept(m: Machine, value: va.Tensor, call: Call) -> va.Tensor:
-    recording = True in m.recording()
-    out = replace(
-        value, shape=_shape_after(value, call), passes=value.passes if recording else frozenset[int]()
-    )
-    if call.name in ("clone",):
-        return out
-    return out
+    passes = value.passes if True in m.recording() else frozenset[int]()
+    is_widened = call.name == "unsqueeze" and value.shape is None and int_of(call.first()) in (1, -1)
+    taint = (value.taint - {_WIDENED}) | ({_WIDENED} if is_widened else frozenset[str]())
+    shape = _shape_after(value, call)
+    if call.name in ("gather", "take_along_dim"):
+        shape = _picked_shape(m, call.get("index", 1) or call.get("indices", 0))
+    return replace(value, shape=shape, passes=passes, taint=taint)
+
+
+def _picked_shape(m: Machine, index: va.Value | None) -> tuple[int | str | None, ...] | None:
+    """`gather` gives the shape of the index, which has as many axes as what it picks from: two, usually."""
+    for one in m.tensors(index):
+        return (None, 1) if one.shape is None and _WIDENED in one.taint else one.shape
+    return None
 
 
 def _shape_after(value: va.Tensor, call: Call) -> tuple[int | str | None, ...] | None:
@@ -900,7 +956,7 @@ def made(m: Machine, call: Call) -> va.Value:
     return m.made(
         va.Tensor(
             m.link(call.node, f"{call.last} makes a new tensor"),
-            cut=cuts[0].cut if cuts else None,
+            cut=cuts[0].cut if cuts else _cut_of_numbers(m, call.arguments),
             device=str(name) if name else None,
             sources=m.sources_of(call.arguments),
             taint=content_taint(m, call.arguments),
@@ -911,6 +967,8 @@ def made(m: Machine, call: Call) -> va.Value:
 
 def _sizes(m: Machine, call: Call) -> tuple[int | str | None, ...] | None:
     """The shape that `zeros(8, 4)` or `randn((8, 4))` names; None unless all sizes are numbers."""
+    if call.last in ("tensor", "as_tensor", "from_numpy", "asarray", "FloatTensor", "Tensor"):
+        return tables.shape_of(first_known(call.first()))
     if call.last not in ("randn", "rand", "zeros", "ones", "empty") or call.arguments.open:
         return None
     given: tuple[va.Value, ...] = call.arguments.positional
@@ -927,8 +985,12 @@ def _turned(value: va.Tensor, name: str) -> va.Tensor:
     return replace(value, taint=value.taint - {"loss", "hits"}) if is_turned else value
 
 
-def _shape_of(last: str, call: Call, value: va.Tensor | None) -> tuple[int | str | None, ...] | None:
+def _shape_of(
+    m: Machine, last: str, call: Call, value: va.Tensor | None
+) -> tuple[int | str | None, ...] | None:
     """What the name alone tells of a result's shape. [torch.bmm: (batch, n, p)]"""
+    if last == "gather":
+        return _picked_shape(m, call.get("index", 2))
     if last in ("bmm", "baddbmm"):
         return ("batch", None, None)
     if last != "flatten" or value is None:
@@ -939,6 +1001,9 @@ def _shape_of(last: str, call: Call, value: va.Tensor | None) -> tuple[int | str
 def torch_function(m: Machine, call: Call) -> va.Value:
     """Any other function of torch on tensors: pure, the result carries graphs and tokens."""
     last = call.last
+    given = gradients.found_in(m, call.arguments) if last not in _CREATING else ()
+    if given:
+        return gradients.measured(m, given, call.node, last)
     if last in _CREATING:
         out = made(m, call)
         if last in _RANDOM and isinstance(out, va.Tensor):
@@ -980,12 +1045,12 @@ def torch_function(m: Machine, call: Call) -> va.Value:
                 if out.activation and out.activation.name == "softmax"
                 else va.Activation("log", m.place(call.node))
             )
-        return _turned(replace(out, activation=kept, shape=_shape_of(last, call, out)), last)
+        return _turned(replace(out, activation=kept, shape=_shape_of(m, last, call, out)), last)
     sources = m.sources_of(call.arguments)
     pass_ = m.forward[1] if m.forward is not None and True in m.passes[m.forward[1]].forward.grad else None
     if pass_ is not None and last not in _CREATING:
         # inside a forward on unknown data: a parameter is usually involved, the pass says it for sure later
-        return replace(m.attach(None, call.arguments, call.node), shape=_shape_of(last, call, None))
-    shape = _shape_of(last, call, None)
+        return replace(m.attach(None, call.arguments, call.node), shape=_shape_of(m, last, call, None))
+    shape = _shape_of(m, last, call, None)
     link = m.link(call.node, f"{last} computed here") if shape is not None else None
     return va.Tensor(link, sources=sources, taint=content_taint(m, call.arguments), shape=shape)

@@ -18,11 +18,11 @@ from torchwise_analysis.settings import Settings
 CORPUS = Path(__file__).parents[2] / "data" / "rules" / "blind"
 MARK = re.compile(r"\s*#([-+]?[!?]?)$")
 
-# What no rule finds today. C50 is found at the grade "possible": new releases of DeepSpeed take it over.
+# What no rule finds today. C50 and F41 are found at the grade "possible": new releases of DeepSpeed take it over.
+# F09 reads the norm of each gradient, which is shown as a hint of another rule.
 NOT_FOUND = frozenset(
     [
-        *("B03", "B20", "B26", "B40", "C12", "C19", "C20", "C21", "C46", "C50", "C59"),
-        *("D14", "D33", "D36", "E02"),
+        *("B20", "B26", "C46", "C50", "C59", "D33", "D36", "F09", "F41"),
     ]
 )
 
@@ -60,7 +60,7 @@ def _case(block: str) -> Case:
             if "+" not in marks:
                 wrong.append(code)
                 if marks[-1:] in ("!", "?"):
-                    places.add((file, len(wrong)))
+                    places.add((Path(file).name, len(wrong)))
             if "-" not in marks:
                 right.append(code)
         faulty[file], correct[file] = "\n".join(wrong) + "\n", "\n".join(right) + "\n"
@@ -69,7 +69,8 @@ def _case(block: str) -> Case:
 
 def _files(body: str) -> list[tuple[str, str]]:
     first, *others = re.split(r"^@@file ", body, flags=re.MULTILINE)
-    return [("train.py", first), *(part.split("\n", 1) for part in others)]  # type: ignore[list-item]
+    parts = [tuple(part.split("\n", 1)) for part in others]
+    return [*([("train.py", first)] if first.strip() else []), *parts]  # type: ignore[list-item]
 
 
 CASES = cases()
@@ -78,6 +79,7 @@ CASES = cases()
 def findings(folder: Path, texts: dict[str, str]) -> list[Finding]:
     """What is found in each file of a program, grades that are shown by default only."""
     for name, text in texts.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
     out: list[Finding] = []
     for name, text in texts.items():
@@ -113,6 +115,6 @@ def test_the_twin_is_quiet(case: Case, tmp_path: Path) -> None:
 
 
 def test_the_corpus_is_whole() -> None:
-    assert len(CASES) == 205
+    assert len(CASES) == 249
     assert all(case.places and case.faulty != case.correct for case in CASES)
     assert {case.name for case in CASES} >= NOT_FOUND

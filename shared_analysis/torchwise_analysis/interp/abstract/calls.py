@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import cast
+from typing import TypeGuard, cast
 
-from torchwise_analysis.interp.abstract import contexts, unknowns
+from torchwise_analysis.interp.abstract import contexts, records, unknowns
 from torchwise_analysis.interp.abstract import values as va
 from torchwise_analysis.interp.abstract.frames import Frame
 from torchwise_analysis.interp.abstract.join import join, join_values
@@ -324,6 +324,8 @@ def get_attribute(m: Machine, value: va.Value, name: str, node: nd.Node) -> va.V
 
 def _object_attribute(m: Machine, obj: va.Obj, name: str, node: nd.Node) -> va.Value:
     own = m.attribute(obj, name)
+    if own is None and obj.kind is va.Kind.TUPLE:
+        own = records.element(m, obj, name)
     if own is not None:
         return own
     if obj.cls is not None:
@@ -332,6 +334,8 @@ def _object_attribute(m: Machine, obj: va.Obj, name: str, node: nd.Node) -> va.V
             return _setting(obj, name)
         if isinstance(member, va.Function) and "property" in member.marks:
             return call_function(m, replace(member, self=obj), va.NO_ARGUMENTS, node)
+        if _is_field(member):  # of an instance that nobody in view made
+            return va.UNKNOWN
         if member is not None:
             return bound(m, member, obj)
     found = m.library.attribute(m, obj, name, node)
@@ -717,7 +721,10 @@ def _bind_parameters(
 
 def instantiate(m: Machine, cls: va.Class, arguments: va.Arguments, node: nd.Node) -> va.Value:
     """An instance of a class of the project, its `__init__` run."""
-    if cls.derives("torch.autograd.Function", "Exception", "BaseException", "Enum", "NamedTuple", "Protocol"):
+    if cls.derives("NamedTuple"):
+        fields = tuple((name, find_member(m, cls, name) or va.NONE) for name in _field_names(cls))
+        return records.of_class(m, cls, fields, arguments, node)
+    if cls.derives("torch.autograd.Function", "Exception", "BaseException", "Enum", "Protocol"):
         return va.UNKNOWN if not m.all_tensors(arguments) else m.attach(None, arguments, node)
     m.pass_definition(cls)
     obj = replace(m.library.instance(m, cls, node), arguments=arguments)
@@ -730,15 +737,20 @@ def instantiate(m: Machine, cls: va.Class, arguments: va.Arguments, node: nd.Nod
             m.state.set(("partial", obj.id), True)
     elif obj.kind is va.Kind.LOADER:
         m.library.method(m, obj, "super().__init__", arguments, node)
+    elif find_member(m, cls, "__new__") is not None:  # sets what the class declares
+        m.state.set(("open", obj.id), True)
     else:
-        set_fields(m, cls, obj, arguments)
+        set_fields(m, cls, obj, arguments, node)
+        then = find_member(m, cls, "__post_init__")
+        if isinstance(then, va.Function):
+            call_function(m, replace(then, self=obj), va.NO_ARGUMENTS, node)
     return m.objects.get(obj.id, obj)
 
 
 def unseen_instance(m: Machine, cls: va.Class) -> va.Obj:
     """An instance that somebody out of view made: built here, on unknown arguments."""
     obj = m.library.instance(m, cls, None)
-    init = find_member(m, cls, "__init__")
+    init = find_member(m, cls, "__init__") or find_member(m, cls, "__post_init__")
     if isinstance(init, va.Function):
         try:
             call_function(m, replace(init, self=obj), va.NO_ARGUMENTS, None, entry=True)
@@ -773,22 +785,50 @@ def annotated_instance(m: Machine, cls: va.Class) -> va.Obj:
     return m.objects.get(obj.id, obj)
 
 
-def set_fields(m: Machine, cls: va.Class, obj: va.Obj, arguments: va.Arguments) -> None:
-    """A dataclass or NamedTuple: fields in order of annotation."""
-    fields = [
-        statement.target.id
-        for one in reversed(cls.mro)
-        for statement in flat(one.node.body)
-        if isinstance(statement, nd.AnnAssign) and isinstance(statement.target, nd.Name)
-    ]
+FIELD = "dataclasses.field"
+
+
+def _is_field(value: object) -> TypeGuard[va.Obj]:
+    """Is it what `field(...)` of dataclasses, attrs or pydantic gives?"""
+    return isinstance(value, va.Obj) and value.type_name == FIELD
+
+
+def _field_default(m: Machine, field: va.Obj, node: nd.Node) -> va.Value | None:
+    """What an instance gets that is given nothing for the field."""
+    factory = field.arguments.get("default_factory") or field.arguments.get("factory")
+    if factory is not None:
+        return call_value(m, factory, va.NO_ARGUMENTS, node)
+    return field.arguments.get("default")
+
+
+def set_fields(m: Machine, cls: va.Class, obj: va.Obj, arguments: va.Arguments, node: nd.Node) -> None:
+    """A dataclass: fields in order of annotation."""
+    fields = _field_names(cls)
     given: dict[str, va.Value] = {}
     if arguments.open:  # `Config(**read)`: which fields keep their defaults is not known
         base = obj.symbol or obj.name or f"#{obj.id}"
         given = {field: va.unknown(f"{base}.{field}") for field in fields}
     given.update(zip(fields, arguments.positional, strict=False))
     given.update(arguments.keywords)
+    for name in fields:
+        default = find_member(m, cls, name) if name not in given else None
+        made = _field_default(m, default, node) if _is_field(default) else None
+        if made is not None:
+            given[name] = made
     for name, value in given.items():
         m.state.set(("a", obj.id, name), value)
+    if m.all_tensors(given.values()):  # what it holds goes where it goes
+        m.state.set(("names", obj.id), tuple(given))
+        m.objects[obj.id] = replace(m.objects[obj.id], traits=obj.traits | {"result"})
+
+
+def _field_names(cls: va.Class) -> list[str]:
+    return [
+        statement.target.id
+        for one in reversed(cls.mro)
+        for statement in flat(one.node.body)
+        if isinstance(statement, nd.AnnAssign) and isinstance(statement.target, nd.Name)
+    ]
 
 
 def flat(body: nd.Block) -> list[nd.Stmt]:

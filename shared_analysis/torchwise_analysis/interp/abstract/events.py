@@ -202,6 +202,17 @@ class Clip(Event):
 
 
 @record(frozen=True, slots=True, eq=False)
+class MeasureUsed(Event):
+    """What was read off gradients is compared, shown or multiplied with. reads: orders of the `Clip` events.
+
+    how: "if", "print", "log" or "factor".
+    """
+
+    reads: frozenset[int]
+    how: str
+
+
+@record(frozen=True, slots=True, eq=False)
 class Unscale(Event):
     """Gradients of `optimizer` are unscaled. again: surely for a second time since the last update."""
 

@@ -276,7 +276,7 @@ def _get_item(m: Machine, value: va.Value, index: va.Value, node: nd.Node) -> va
     if isinstance(value, va.Obj):
         is_slice = isinstance(index, va.Unknown) and "slice" in index.taint
         part = m.library.sliced(m, value, node) if is_slice else None
-        return _item_of(m, value, key, moving, index) if part is None else part
+        return _item_of(m, value, key, moving, index, node) if part is None else part
     content = value.value if isinstance(value, va.Const) else None
     if isinstance(content, (str, tuple, list)) and isinstance(key, int):
         try:
@@ -328,14 +328,17 @@ def _is_number(node: nd.Expr) -> bool:
 def _broadcast(left: Shape, right: Shape) -> Shape:
     """The shape of an element-wise operation on both."""
     if left is None or right is None:
-        return None
+        known = left or right  # a row stays one, or becomes rows of rows: no column in any case
+        return known if known == ("batch",) else None
     short, long = sorted((left, right), key=len)
     pairs = zip(long[len(long) - len(short) :], short, strict=True)
     met = (a if a == b or b == 1 else b if a == 1 else None for a, b in pairs)
     return (*long[: len(long) - len(short)], *met)
 
 
-def _item_of(m: Machine, obj: va.Obj, key: object, moving: bool, index: va.Value) -> va.Value:
+def _item_of(
+    m: Machine, obj: va.Obj, key: object, moving: bool, index: va.Value, node: nd.Node
+) -> va.Value:
     entries, items = m.entries(obj), m.items(obj)
     if key is not None and not isinstance(key, (list, dict)) and key in entries:
         return entries[key]
@@ -355,6 +358,8 @@ def _item_of(m: Machine, obj: va.Obj, key: object, moving: bool, index: va.Value
         for other in known[1:]:
             out = join_values(out, other)
         return out
+    if "factory" in obj.traits and obj.over:
+        return _made_by_factory(m, obj, key, node)
     if "factory" in obj.traits:
         kind = va.Kind.LIST if "list" in obj.traits else None
         return m.child(obj, f"[{key!r}]", kind)
@@ -375,6 +380,17 @@ def _item_of(m: Machine, obj: va.Obj, key: object, moving: bool, index: va.Value
         if isinstance(method, va.Function):
             return calls.call_function(m, replace(method, self=obj), va.Arguments((index,)), None)
     return va.unknown(None, taint=m.taint(obj))
+
+
+def _made_by_factory(m: Machine, obj: va.Obj, key: object, node: nd.Node) -> va.Value:
+    """`defaultdict(Meter)[name]`: as old as the dictionary, for all that a loop can tell."""
+    made = m.with_loops(obj.birth, lambda: calls.call_value(m, obj.over[0], va.NO_ARGUMENTS, node))
+    if key is None or isinstance(key, (list, dict)):
+        m.state.set(("c", obj.id), (made,))
+        m.state.set(("open", obj.id), True)
+    else:
+        m.state.set(("d", obj.id), {**m.entries(obj), key: made})
+    return made
 
 
 # --------------------------------------------------------------------------- operators
@@ -409,11 +425,26 @@ def binary(m: Machine, node: nd.Binary) -> va.Value:
 def operate(m: Machine, op: str, left: va.Value, right: va.Value, node: nd.Node) -> va.Value:
     """`left op right`."""
     out = _operate(m, op, left, right, node)
-    if not isinstance(out, (va.Tensor, va.Unknown)) or not out.taint & DIRECTED:
+    if not isinstance(out, (va.Tensor, va.Unknown)) or not out.taint:
+        return out
+    if va.OF_GRADIENTS in out.taint and _loses_scale(m, op, left, right):
+        out = replace(out, taint=_without_measure(out.taint))
+    if not out.taint & DIRECTED:
         return out
     turns = op == "-" or (op in ("/", "//", "%") and m.taint(right) & DIRECTED)
     turns = turns or any(isinstance(v, va.Const) and _is_negative(v.value) for v in (left, right))
     return replace(out, taint=out.taint - DIRECTED) if turns else out
+
+
+def _loses_scale(m: Machine, op: str, left: va.Value, right: va.Value) -> bool:
+    """Is the loss scale divided out, or does the quotient of two readings not depend on it?"""
+    if va.LOSS_SCALE in m.taint(left, right):
+        return op in ("/", "*")
+    return op == "/" and va.OF_GRADIENTS in m.taint(left) and va.OF_GRADIENTS in m.taint(right)
+
+
+def _without_measure(taint: frozenset[str]) -> frozenset[str]:
+    return frozenset(mark for mark in taint if not mark.startswith(va.MEASURED))
 
 
 # What is better when it is lower ("loss") or higher ("hits"): no more where a sign may have turned.
@@ -430,6 +461,10 @@ def _operate(m: Machine, op: str, left: va.Value, right: va.Value, node: nd.Node
     if isinstance(left, va.Tensor) or isinstance(right, va.Tensor):
         out = _operate_tensor(m, op, left, right, node)
         return _gated(m, out, left, right, node) if op == "*" and m.forward is not None else out
+    if isinstance(left, va.Parameters) and left.gradients and op in ("**", "*", "/", "-"):
+        out = m.library.measured(m, left, node, op)
+        is_unscaled = va.LOSS_SCALE in m.taint(right)
+        return replace(out, taint=_without_measure(out.taint)) if is_unscaled else out
     if isinstance(left, va.Parameters) and op == "+":
         if isinstance(right, va.Parameters):
             some = left.filtered or right.filtered
@@ -553,7 +588,16 @@ def _operate_tensor(m: Machine, op: str, left: va.Value, right: va.Value, node: 
         factors=factors,
         sources=sources,
         taint=tensor.taint | m.taint(other),
+        cut=None if _may_have_graph(m, other) else tensor.cut,
     )
+
+
+def _may_have_graph(m: Machine, value: va.Value) -> bool:
+    """Is it what an unseen call gave, or an argument: a tensor with a graph, for all that is known?"""
+    if isinstance(value, va.Unknown):
+        return value.symbol is None and not value.taint
+    is_unseen = isinstance(value, va.Obj) and value.kind is va.Kind.OPAQUE and "options" not in value.traits
+    return is_unseen and isinstance(value, va.Obj) and not m.is_data(value.id)
 
 
 def _counts_batch(m: Machine, value: va.Value) -> bool:
@@ -584,6 +628,8 @@ def _operate_tensors(m: Machine, op: str, left: va.Tensor, right: va.Tensor) -> 
     else:
         lead = left if left.passes or not right.passes else right
         factors, reduction = lead.factors, _weighted(op, lead.reduction)
+        if op == "*":  # `gamma * (1 - done) * ahead`
+            factors = left.factors | right.factors
         if op == "/" and lead is left and not right.passes:
             factors = (
                 factors | {va.Factor("/", None, None, lead.evidence.place)} if lead.evidence else factors
@@ -669,11 +715,16 @@ def bool_op(m: Machine, node: nd.BoolOp) -> va.Value:
     return out
 
 
+_ORDERING = ("<", "<=", ">", ">=")
+
+
 def compare(m: Machine, node: nd.Compare) -> va.Value:
     left = m.eval(node.left)
     result: va.Value = va.UNKNOWN
     for index, (op, other) in enumerate(zip(node.ops, node.comparators, strict=True)):
         right = m.eval(other)
+        if op in _ORDERING:
+            m.library.weighed(m, (left, right), node)
         one = conditions.compare(m, op, left, right, node)
         if index == 0 or conditions.truth(m, one) is False:
             result = one
@@ -909,6 +960,11 @@ def unpack(m: Machine, value: va.Value, targets: tuple[nd.Expr, ...], node: nd.N
     value = first_known(value)
     if isinstance(value, va.Obj):
         items = m.items(value)
+        if star is not None and items and m.state.get(("open", value.id)):
+            one = functools.reduce(join_values, items)
+            rest = m.sequence((one,), node)
+            m.state.set(("open", rest.id), True)
+            return [rest if i == star else one for i in range(count)]
         if star is not None and items:
             after = count - star - 1
             middle = m.sequence(items[star : len(items) - after], node)

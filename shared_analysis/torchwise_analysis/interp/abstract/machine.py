@@ -86,6 +86,10 @@ class Meanings(Protocol):
 
     def host_sync(self, m: Machine, value: va.Tensor, node: nd.Node, how: str) -> None: ...
 
+    def weighed(self, m: Machine, values: tuple[va.Value, ...], node: nd.Node) -> None: ...
+
+    def measured(self, m: Machine, value: va.Parameters, node: nd.Node, op: str) -> va.Tensor: ...
+
     def compared(self, m: Machine, value: va.Tensor, node: nd.Node) -> va.Value: ...
 
     def instance(self, m: Machine, cls: va.Class, node: nd.Node | None) -> va.Obj: ...
@@ -295,11 +299,11 @@ class Machine:
         self.frames: list[Frame] = []
         self.loops: LoopPath = ()
         self.calls: tuple[Caller, ...] = ()
+        self.choices: tuple[int, ...] = ()  # which of several callees runs, of calls that have some
         self.guards: tuple[ev.Guard, ...] = ()
         self.world: World = ()
         self.scopes: Scopes = OUTSIDE
         self.forward: tuple[va.Obj, int] | None = None
-        self.choices: tuple[int, ...] = ()  # which of several callees runs, of calls that have some
         self.entry = _NO_ENTRY
         self.automatic: va.Obj | None = None
         self.visits, self.cap, self.nesting = 0, limits.visits, 0
@@ -325,6 +329,7 @@ class Machine:
         self.returned: Place | None = None
         self.fresh: dict[int, tuple[va.Tensor, LoopPath]] = {}  # tensors made in view, by id()
         self.given: dict[int, tuple[va.Tensor, str]] = {}  # arguments of the forward that is an entry
+        self.cuts: dict[str, va.Cut] = {}  # where numbers were read off tensors, by their taints
         self.aborted: dict[tuple[str, int, int, str], int] = {}
         self.prepared: dict[int, va.Obj] = {}
         self.hooks: list[tuple[va.Obj, va.Value]] = []
@@ -635,12 +640,11 @@ class Machine:
     def _register_optimizer(self, obj: va.Obj) -> None:
         # The same construction run again replaces the old object: otherwise a sweep that calls
         # `train()` in a loop collects stale optimizers that still receive gradients.
-        path = tuple((c.place, c.function) for c in self.calls)
         if obj.place is not None:
             key = self._construction(obj.place)
             old = self._constructed.get(key)
             self.optimizers = [o for o in self.optimizers if o.id != old]
-            self._constructed[(obj.place, path)] = obj.id
+            self._constructed[key] = obj.id
         self.optimizers.append(obj)
         self.state.set(("grad", obj.id), va.CLEAN)
 
@@ -835,6 +839,11 @@ class Machine:
                 self.state.set(
                     ("d", value.id), {k: self.map_tensors(i, change, depth + 1) for k, i in entries.items()}
                 )
+            if value.kind is va.Kind.INSTANCE and "result" in value.traits:
+                for name in cast("tuple[str, ...]", self.state.get(("names", value.id), ())):
+                    held = self.attribute(value, name)
+                    if held is not None and self.tensors(held, depth + 1):
+                        self.state.set(("a", value.id, name), self.map_tensors(held, change, depth + 1))
         return value
 
     def passes_of(self, values: Iterable[va.Value]) -> frozenset[int]:
@@ -991,6 +1000,9 @@ class Machine:
                 evidence = va.Link(self.passes[pass_].forward.place, "graph made by this forward", None)
         if True not in self.recording():
             passes = set()
+        if pass_ is not None and not passes and self.passes[pass_].forward.grad == NOT_RECORDING:
+            made = self.passes[pass_].forward
+            fields.setdefault("cut", va.Cut(made.place, va.UNRECORDED, frozenset([pass_])))
         return va.Tensor(
             evidence,
             frozenset(passes),
@@ -1176,6 +1188,9 @@ class Machine:
             for item in (*self.items(obj), *self.entries(obj).values()):
                 self.escape(item, node, callee, pure, depth + 1)
             return
+        if kind is va.Kind.INSTANCE:
+            for tensor in self._attribute_tensors(obj, depth):
+                self.escape(tensor, node, callee, pure, depth + 1)
         if kind in (va.Kind.MODULE, va.Kind.OPAQUE, va.Kind.INSTANCE):
             if ("mode", obj.id) in self.state.facts or any(
                 ("mode", part) in self.state.facts for part in self.parts_of(obj.id)

@@ -152,6 +152,14 @@ class Cut(NamedTuple):
     passes: frozenset[int]
 
 
+UNRECORDED = "no_grad"  # how a cut came about: the forward ran without autograd
+NUMBER = (
+    "number:"  # taint of a number that was read off a tensor with a graph, with the place; see `Machine.cuts`
+)
+REQUIRED = "requires grad"  # taint of a tensor without a graph that was told to require gradients
+MEASURED = "gradients:"  # taint of what was read off gradients, with the order of the reading `Clip`
+LOSS_SCALE = "loss scale"  # taint of the factor of a GradScaler
+OF_GRADIENTS = "of gradients"  # taint of truths about gradients
 PART = "part:"  # taint of a part of what an unseen call gave, with its pass and its number or name
 
 

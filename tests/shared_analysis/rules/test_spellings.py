@@ -1,0 +1,353 @@
+"""One fault in several spellings, each with its correct twin: the fact counts and not the form."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from torchwise_analysis.findings import Confidence, Severity
+from torchwise_analysis.fixes import SourceFile
+from torchwise_analysis.interp.abstract import run
+from torchwise_analysis.names.project import Project
+from torchwise_analysis.rules import judge
+from torchwise_analysis.settings import Settings
+
+
+def shown(folder: Path, text: str) -> set[str]:
+    """Rules of what is shown as an error or a warning."""
+    path = folder / "train.py"
+    path.write_text(text, encoding="utf-8")
+    file = SourceFile(str(path), text)
+    trace = run(file.module, Project([str(folder)]))
+    assert trace.silence.failed == ()
+    found = judge(trace, file, Settings()).findings
+    return {
+        one.rule
+        for one in found
+        if one.confidence is not Confidence.POSSIBLE and one.severity is not Severity.HINT
+    }
+
+
+def check(folder: Path, rule: str, faulty: str, correct: str) -> None:
+    assert rule in shown(folder, faulty)
+    assert shown(folder, correct) == set()
+
+
+# --------------------------------------------------------------------------- values by name
+
+REPLAY = """
+import random
+from collections import deque, namedtuple
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+{step}
+
+def main(env):
+    net = nn.Linear(8, 1)
+    opt = torch.optim.Adam(net.parameters(), 1e-3)
+    kept = []
+    for _ in range(1000):
+        for _ in range(64):
+            obs = torch.as_tensor(env.observe())
+            value = net(obs)
+            kept.append({made})
+        batch = random.sample(kept, 32)
+        target = torch.tensor([env.reward(b.obs) for b in batch])
+        seen = torch.stack([b.value for b in batch]).detach()
+        loss = (net(torch.stack([b.obs for b in batch])) - target - 0.1 * seen).pow(2).mean()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+"""
+
+STEPS = [
+    'Step = namedtuple("Step", "obs value")',
+    'Step = namedtuple("Step", ["obs", "value"])',
+    'Step = namedtuple("Step", "obs, value", defaults=(None,))',
+    'Step = NamedTuple("Step", [("obs", torch.Tensor), ("value", torch.Tensor)])',
+    "class Step(NamedTuple):\n    obs: torch.Tensor\n    value: torch.Tensor",
+    "@dataclass\nclass Step:\n    obs: torch.Tensor\n    value: torch.Tensor",
+]
+MADE = ["Step(obs, {})", "Step(obs=obs, value={})", "Step(*(obs, {}))"]
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("made", MADE)
+def test_graphs_are_kept_in_tuples_with_names(step: str, made: str, tmp_path: Path) -> None:
+    faulty, correct = (
+        REPLAY.format(step=step, made=made.format(value)) for value in ("value", "value.detach()")
+    )
+    check(tmp_path, "retained-graph", faulty, correct)
+
+
+@pytest.mark.parametrize("step", STEPS[:5])
+def test_values_of_a_named_tuple_are_changed_and_read_as_a_dictionary(step: str, tmp_path: Path) -> None:
+    made = 'dict(Step(obs, None)._replace(value={})._asdict())["value"]'
+    faulty, correct = (
+        REPLAY.format(step=step, made=made.format(value)) for value in ("value", "value.detach()")
+    )
+    check(tmp_path, "retained-graph", faulty, correct)
+
+
+def test_what_a_policy_kept_is_consumed_by_name(tmp_path: Path) -> None:
+    text = """
+        from collections import namedtuple
+
+        import torch
+        from torch import nn
+        from torch.distributions import Categorical
+
+        Saved = namedtuple("Saved", "log_prob reward")
+
+
+        def main(env, policy: nn.Module):
+            opt = torch.optim.Adam(policy.parameters())
+            for _ in range(1000):
+                saved = []
+                obs = env.reset()
+                for _ in range(200):
+                    chosen = Categorical(logits=policy(obs))
+                    action = chosen.sample()
+                    obs, reward = env.step(action.item())
+                    saved.append(Saved(chosen.log_prob(action), reward))
+                loss = -sum(one.log_prob * one.reward for one in saved)
+                opt.zero_grad()
+                loss.backward()
+                opt.step()
+    """
+    assert shown(tmp_path, dedent(text)) == set()
+
+
+# --------------------------------------------------------------------------- losses without a graph
+
+CUT = """
+import numpy as np
+import torch
+from torch import nn
+
+
+def main(loader):
+    net = nn.Linear(8, 4).cuda()
+    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    for x, y in loader:
+        opt.zero_grad()
+        first = nn.functional.cross_entropy(net(x.cuda()), y.cuda())
+        {loss}
+        loss.backward()
+        opt.step()
+"""
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        "loss = torch.tensor(first.item(), requires_grad=True)",
+        "loss = torch.tensor(float(first) + 0.1, requires_grad=True)",
+        "number = first.item()\n        loss = torch.as_tensor(0.5 * number).requires_grad_()",
+        "loss = torch.tensor(np.mean([first.item()]), requires_grad=True)",
+        "loss = torch.FloatTensor([first.tolist()]).requires_grad_(True)",
+    ],
+)
+def test_a_loss_is_made_anew_from_numbers(loss: str, tmp_path: Path) -> None:
+    check(tmp_path, "loss-cut-from-graph", CUT.format(loss=loss), CUT.format(loss="loss = 0.5 * first"))
+
+
+RECORDED = """
+import torch
+from torch import nn
+
+net = nn.Linear(8, 4).cuda()
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+
+{scores}
+
+def main(loader):
+    for x, y in loader:
+        opt.zero_grad()
+        loss = nn.functional.cross_entropy(scores(x.cuda()), y.cuda())
+        {told}
+        loss.backward()
+        opt.step()
+"""
+UNRECORDED = [
+    "@torch.no_grad()\ndef scores(x):\n    return net(x)\n",
+    "def scores(x):\n    with torch.no_grad():\n        return net(x)\n",
+    "@torch.set_grad_enabled(False)\ndef scores(x):\n    return net(x).float()\n",
+]
+
+
+@pytest.mark.parametrize("scores", UNRECORDED)
+@pytest.mark.parametrize(
+    "told", ["loss.requires_grad_(True)", "loss.requires_grad = True", "loss = loss.requires_grad_()"]
+)
+def test_a_loss_without_a_graph_is_told_to_require_gradients(scores: str, told: str, tmp_path: Path) -> None:
+    correct = RECORDED.format(scores="def scores(x):\n    return net(x)\n", told="pass")
+    check(tmp_path, "loss-cut-from-graph", RECORDED.format(scores=scores, told=told), correct)
+
+
+# --------------------------------------------------------------------------- shapes
+
+TABLE = """
+import numpy as np
+import pandas as pd
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Subset, TensorDataset, random_split
+
+df = pd.read_csv("houses.csv").dropna()
+X = torch.tensor(df.drop(columns="price").to_numpy(), dtype=torch.float32)
+y = {y}
+data = TensorDataset(X, y)
+{split}
+model = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 1))
+opt = torch.optim.Adam(model.parameters(), lr=1e-3)
+for epoch in range(100):
+    for xb, yb in DataLoader(data, batch_size=64, shuffle=True):
+        loss = nn.functional.mse_loss(model(xb), yb{after})
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+"""
+COLUMNS = [
+    'torch.tensor(df["price"].values, dtype=torch.float32)',
+    'torch.from_numpy(df["price"].to_numpy().astype(np.float32))',
+    "torch.as_tensor(df.price.values).float()",
+    'torch.tensor(np.log1p(df["price"].fillna(0).values))',
+]
+
+
+@pytest.mark.parametrize("y", COLUMNS)
+@pytest.mark.parametrize("split", ["", "data, rest = random_split(data, [800, 200])"])
+def test_a_column_of_a_table_meets_a_prediction(y: str, split: str, tmp_path: Path) -> None:
+    faulty = TABLE.format(y=y, split=split, after="")
+    for after in (".unsqueeze(1)", ".view(-1, 1)", ".reshape(-1, 1)", "[:, None]"):
+        check(tmp_path, "loss-shape-broadcast", faulty, TABLE.format(y=y, split=split, after=after))
+
+
+@pytest.mark.parametrize(
+    "y",
+    [
+        'torch.tensor(df[["price"]].values)',
+        'torch.tensor(df["price"].values).unsqueeze(1)',
+        'torch.tensor(df["price"].values.reshape(-1, 1))',
+        'torch.tensor(df["price"].values[:, None])',
+        "torch.tensor(df.iloc[:, -1:].values)",
+    ],
+)
+def test_a_table_with_one_column_has_two_axes(y: str, tmp_path: Path) -> None:
+    assert shown(tmp_path, TABLE.format(y=y, split="", after="")) == set()
+
+
+LEARNT = """
+import random
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+def net():
+    return nn.Sequential(nn.Linear(4, 128), nn.ReLU(), nn.Linear(128, 2))
+
+
+def main(memory, gamma=0.99):
+    online, frozen = net(), net()
+    opt = torch.optim.Adam(online.parameters(), lr=1e-3)
+    for _ in range(10_000):
+        batch = random.sample(memory, 64)
+        s, s2 = (torch.stack([b[i] for b in batch]) for i in (0, 3))
+        a, r, done = (torch.tensor([b[i] for b in batch]) for i in (1, 2, 4))
+        q = {q}
+        with torch.no_grad():
+            best = {best}
+            y = r + gamma * best * (1 - done)
+        loss = F.mse_loss(q, y)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+"""
+PICKED = [
+    "online(s).gather(1, a.unsqueeze(1))",
+    "torch.gather(online(s), 1, a.unsqueeze(-1))",
+    "online(s).gather(dim=1, index=a.view(-1, 1))",
+    "online(s).gather(1, a.long().unsqueeze(1))",
+]
+BEST = ["frozen(s2).max(1).values", "frozen(s2).max(dim=1)[0]", "torch.max(frozen(s2), 1)[0].detach()"]
+
+
+@pytest.mark.parametrize("best", BEST)
+@pytest.mark.parametrize("q", PICKED)
+def test_values_that_were_picked_meet_the_best_of_each_row(q: str, best: str, tmp_path: Path) -> None:
+    correct = LEARNT.format(q=f"{q}.squeeze(1)", best=best)
+    check(tmp_path, "loss-shape-broadcast", LEARNT.format(q=q, best=best), correct)
+    assert shown(tmp_path, LEARNT.format(q=q, best=f"({best}).unsqueeze(1)")) == set()
+
+
+def test_the_best_of_each_row_may_stay_a_column(tmp_path: Path) -> None:
+    text = LEARNT.format(q=PICKED[0], best="frozen(s2).max(1, keepdim=True)[0]")
+    assert shown(tmp_path, text) == set()
+
+
+# --------------------------------------------------------------------------- gradients that are read
+
+SCALED = """
+import torch
+from torch import nn
+
+{helper}
+
+def train(model: nn.Module, loader, steps):
+    opt = torch.optim.AdamW(model.parameters(), lr=3e-4)
+    scaler = torch.amp.GradScaler("cuda")
+    for x, y in loader:
+        opt.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = nn.functional.cross_entropy(model(x.cuda()), y.cuda())
+        scaler.scale(loss).backward()
+        {unscale}
+        read(model)
+        scaler.step(opt)
+        scaler.update()
+"""
+READERS = [
+    "norms = torch.stack([p.grad.norm() for p in model.parameters()])\n    if norms.norm() > 10:\n"
+    "        print('large')",
+    "total = sum(p.grad.detach().pow(2).sum() for p in model.parameters()) ** 0.5\n"
+    "    factor = (1.0 / (total + 1e-6)).clamp(max=1.0)\n"
+    "    for p in model.parameters():\n        p.grad.mul_(factor)",
+    "grads = [p.grad for p in model.parameters() if p.grad is not None]\n"
+    "    total = torch.nn.utils.get_total_norm(grads)\n    if total.item() > 10:\n        print('large')",
+    "largest = max(p.grad.abs().max().item() for p in model.parameters())\n    if largest > 1e3:\n"
+    "        print('large')",
+    "total = 0.0\n    for p in model.parameters():\n        total += torch.linalg.vector_norm(p.grad) ** 2\n"
+    "    print('norm', total.sqrt())",
+]
+
+
+@pytest.mark.parametrize("body", READERS)
+def test_scaled_gradients_are_read_in_a_helper(body: str, tmp_path: Path) -> None:
+    helper = f"def read(model):\n    {body}\n"
+    faulty = SCALED.format(helper=helper, unscale="pass")
+    check(
+        tmp_path, "clip-before-unscale", faulty, SCALED.format(helper=helper, unscale="scaler.unscale_(opt)")
+    )
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "if not all(torch.isfinite(p.grad).all() for p in model.parameters()):\n        print('overflow')",
+        "first, *rest = [p.grad.norm() for p in model.parameters()]\n    if first / rest[-1] > 10:\n"
+        "        print('uneven')",
+        "return sum(p.grad.numel() for p in model.parameters())",
+    ],
+)
+def test_the_scale_of_gradients_does_not_matter(body: str, tmp_path: Path) -> None:
+    text = SCALED.format(helper=f"def read(model):\n    {body}\n", unscale="pass")
+    assert "clip-before-unscale" not in shown(tmp_path, text)
