@@ -236,8 +236,8 @@ def _owners(saved: Saved) -> Iterator[Obj]:
 def _resumed(trace: Trace, owner: Obj) -> WeightsLoaded | None:
     """The load of a file's entry into the module. Bare weights are a start, not a resume."""
     for load in trace.of(WeightsLoaded):
-        loaded = () if load.value is None else alternatives(load.value)
-        is_entry = any(isinstance(value, Unknown) and "loaded" in value.taint for value in loaded)
+        value = load.value
+        is_entry = isinstance(value, Unknown) and "loaded" in value.taint
         if load.target.id in (owner.id, *trace.lineage(owner.id)) and is_entry:
             return load
     return None

@@ -8,7 +8,7 @@ from torchwise_analysis.findings import Confidence, Evidence, Fix, Safety, Sever
 from torchwise_analysis.fixes import SourceFile, innermost_statement, insert_at
 from torchwise_analysis.interp.abstract.events import Loaded, WeightsLoaded
 from torchwise_analysis.interp.abstract.trace import Trace
-from torchwise_analysis.interp.abstract.values import Kind, Unknown
+from torchwise_analysis.interp.abstract.values import Kind, Unknown, Value, alternatives
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
 from torchwise_analysis.rules._reading import called, distinct, doubt
 from torchwise_analysis.source import nodes
@@ -184,9 +184,7 @@ def detect(trace: Trace) -> Iterator[Hit]:
     for load in trace.of(WeightsLoaded):
         if load.strict is not False or load.result_used or load.target.kind not in (Kind.MODULE, Kind.OPAQUE):
             continue
-        if not isinstance(load.value, Unknown) or "loaded" not in load.value.taint:
-            continue
-        if "edited" in load.value.taint:
+        if load.value is None or not all(_is_as_read(value) for value in alternatives(load.value)):
             continue
         files = [e for e in trace.of(Loaded) if e.order < load.order]
         links = [Evidence(files[-1].place, "read from a file here")] if files else []
@@ -200,6 +198,11 @@ def detect(trace: Trace) -> Iterator[Hit]:
             distinct([*links, Evidence(load.place, "loaded leniently, the result is not used")]),
             frozenset({("load", load.place)}),
         )
+
+
+def _is_as_read(value: Value) -> bool:
+    """Is it (an entry of) what a file held, with no key replaced or taken out?"""
+    return isinstance(value, Unknown) and "loaded" in value.taint and "edited" not in value.taint
 
 
 def fixes(hit: Hit, file: SourceFile) -> Iterator[Fix]:

@@ -466,3 +466,98 @@ def test_files_called_shards(shards: str, there: str) -> None:
     if there:
         text = text.replace(", get_worker_info", "")
     check("iterable-dataset-unsharded", text)
+
+
+# --------------------------------------------------------------------------- values
+
+METERS = """
+from collections import defaultdict
+
+import torch
+from torch import nn
+
+
+class Meter:
+    def __init__(self):
+        self.values = []
+
+    def add(self, value):
+        self.values.append({kept}){here}
+
+
+class Bank:
+    def __init__(self):
+        self.meters = {meters}
+
+    def log(self, **values):
+        for name, value in values.items():
+            self.meters[name].add(value)
+
+
+def train(model, loader):
+    optimizer = torch.optim.Adam(model.parameters())
+    bank = Bank()
+    for x, y in loader:
+        loss = nn.functional.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        bank.log(loss=loss)
+"""
+
+
+@pytest.mark.parametrize("meters", ["defaultdict(Meter)", "defaultdict(lambda: Meter())"])
+@pytest.mark.parametrize(("kept", "here"), [("value", "  # here"), ("value.item()", "")])
+def test_objects_that_a_dictionary_makes(meters: str, kept: str, here: str) -> None:
+    check("retained-graph", METERS.format(meters=meters, kept=kept, here=here))
+
+
+TARGET = """
+import torch
+from torch import nn
+
+
+def learn(loader, gamma):
+    q = nn.Linear(8, 2)
+    optimizer = torch.optim.Adam(q.parameters())
+    for x, action, reward, ahead, done in loader:
+        value = q(x).gather(1, action)
+        {target}
+        loss = nn.functional.mse_loss(value, target){here}
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    "product", ["gamma * (1 - done) * q(ahead).max(1)[0]", "0.99 * q(ahead).max(1)[0] * (1 - done.float())"]
+)
+@pytest.mark.parametrize("is_detached", [True, False])
+def test_a_discount_of_a_whole_batch(product: str, is_detached: bool) -> None:
+    target = f"target = (reward + {product}){'.detach()' if is_detached else ''}"
+    here = "" if is_detached else "  # here"
+    check("target-not-detached", TARGET.format(target=target, here=here))
+
+
+@pytest.mark.parametrize(
+    ("weights", "here"),
+    [
+        ('blob["model"] if "model" in blob else blob', "  # here"),
+        ('blob.get("state_dict", blob)', "  # here"),
+        ('{k: v for k, v in blob.items() if not k.startswith("head.")}', ""),
+    ],
+)
+def test_weights_from_one_of_two_layouts(weights: str, here: str) -> None:
+    check(
+        "load-not-strict",
+        f"""
+import torch
+
+
+def warm_start(net, path):
+    blob = torch.load(path, map_location="cpu", weights_only=True)
+    weights = {weights}
+    net.load_state_dict(weights, strict=False){here}
+""",
+    )
