@@ -69,8 +69,9 @@ def _case(block: str) -> Case:
 
 def _files(body: str) -> list[tuple[str, str]]:
     first, *others = re.split(r"^@@file ", body, flags=re.MULTILINE)
-    parts = [tuple(part.split("\n", 1)) for part in others]
-    return [*([("train.py", first)] if first.strip() else []), *parts]  # type: ignore[list-item]
+    named = (part.partition("\n") for part in others)
+    main = [("train.py", first)] if first.strip() else []
+    return [*main, *((name, text) for name, _, text in named)]
 
 
 CASES = cases()

@@ -336,9 +336,7 @@ def _broadcast(left: Shape, right: Shape) -> Shape:
     return (*long[: len(long) - len(short)], *met)
 
 
-def _item_of(
-    m: Machine, obj: va.Obj, key: object, moving: bool, index: va.Value, node: nd.Node
-) -> va.Value:
+def _item_of(m: Machine, obj: va.Obj, key: object, moving: bool, index: va.Value, node: nd.Node) -> va.Value:
     entries, items = m.entries(obj), m.items(obj)
     if key is not None and not isinstance(key, (list, dict)) and key in entries:
         return entries[key]

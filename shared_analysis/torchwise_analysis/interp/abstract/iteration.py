@@ -34,7 +34,7 @@ class Plan:
 def plan(
     m: Machine, over: va.Value, node: nd.Node, forced: LoopKind | None = None, turns: int | None = None
 ) -> Plan:
-    """How to run a loop over this value. `turns`: where its length is not known, else what its body asks for."""
+    """How to run a loop over this value. `turns`: of one of unknown length; else what its body asks for."""
     over = first_known(over)
     turns = _turns(m, node) if turns is None else turns
     elements, kind, count = _elements(m, over, turns, node)
