@@ -6,7 +6,7 @@ on shared attributes: an unseen caller calls them again and again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 from torchwise_analysis.findings import Place
 from torchwise_analysis.interp.abstract import calls
@@ -253,13 +253,28 @@ def _method_entry(m: Machine, cls: va.Class, obj: va.Obj, function: va.Function,
     finally:
         m.loops, m.calls, m.automatic, m.guards, m.forward = (), (), None, (), None
         del m.frames[1:]
-    if turn == 0 and not any(isinstance(event, _GRADIENT_EVENTS) for event in m.events[begun:]):
+    if turn == 0:  # those that it did not touch are as another method left them
+        touched = _with_gradients_touched(m, m.events[begun:])
         for oid, gradients in held.items():
-            m.state.set(("grad", oid), gradients)
+            if oid not in touched:
+                m.state.set(("grad", oid), gradients)
 
 
-# What may change gradients; a method without any leaves those that another one gave.
-_GRADIENT_EVENTS = (ev.Backward, ev.Step, ev.Clear, ev.GradientsReset, ev.Escaped)
+def _with_gradients_touched(m: Machine, events: Iterable[ev.Event]) -> set[int]:
+    """Optimizers whose gradients some of the events may have changed."""
+    touched: set[int] = set()
+    for event in events:
+        if isinstance(event, (ev.Step, ev.Clear)):
+            touched.add(event.optimizer.id)
+        elif isinstance(event, ev.Backward):
+            touched.update(event.before)
+        elif isinstance(event, ev.GradientsReset):
+            touched.update(optimizer.id for optimizer in m.reached_optimizers(event.roots))
+        elif isinstance(event, ev.Escaped) and event.value.kind is va.Kind.OPTIMIZER:
+            touched.add(event.value.id)
+        elif isinstance(event, ev.Escaped) and event.value.kind is va.Kind.MODULE:
+            touched.update(optimizer.id for optimizer in m.reached_optimizers({event.value.id}))
+    return touched
 
 
 def _counted(function: va.Function, turn: int) -> va.Arguments:
