@@ -276,12 +276,6 @@ def field(m: Machine, call: Call) -> va.Value:
     return m.make(va.Kind.OPAQUE, None, calls.FIELD, arguments=call.arguments)
 
 
-@function("dataclasses.field", "attrs.field", "attr.ib", "attr.field", "pydantic.Field")
-def field(m: Machine, call: Call) -> va.Value:
-    """What each instance of the class gets is told by the arguments."""
-    return m.make(va.Kind.OPAQUE, None, calls.FIELD, arguments=call.arguments)
-
-
 @function("collections.deque", "queue.Queue", "collections.Counter")
 def deque(m: Machine, call: Call) -> va.Value:
     bounded = call.get("maxlen", 1)

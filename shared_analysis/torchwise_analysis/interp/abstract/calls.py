@@ -336,8 +336,6 @@ def _object_attribute(m: Machine, obj: va.Obj, name: str, node: nd.Node) -> va.V
             return call_function(m, replace(member, self=obj), va.NO_ARGUMENTS, node)
         if _is_field(member):  # of an instance that nobody in view made
             return va.UNKNOWN
-        if _is_field(member):  # of an instance that nobody in view made
-            return va.UNKNOWN
         if member is not None:
             return bound(m, member, obj)
     found = m.library.attribute(m, obj, name, node)
