@@ -36,9 +36,19 @@ def depends_on_mode(trace: Trace, part: Obj) -> bool:
     return _depends(trace, part) is not False
 
 
+# Image classifiers with batch-norm, dropout or stochastic depth by default. [torchvision.models:
+# `norm_layer`, `dropout` and `stochastic_depth_prob` of each builder; `vit_*` has rates of 0]
+_CLASSIFIERS = (
+    *("resnet", "resnext", "wide_resnet", "mobilenet", "densenet", "efficientnet", "regnet", "shufflenet"),
+    *("mnasnet", "googlenet", "inception", "vgg", "alexnet", "squeezenet", "convnext", "swin", "maxvit"),
+)
+
+
 def _depends(trace: Trace, part: Obj) -> bool | None:
     """None: it depends on an argument that is not known."""
-    last = part.type_name.rpartition(".")[2]
+    package, _, last = part.type_name.rpartition(".")
+    if package == "torchvision.models" and part.cls is None:
+        return True if last.startswith(_CLASSIFIERS) else None
     if "InstanceNorm" in last:  # statistics of each sample, unless asked to keep running ones
         return _is_on(part.arguments.get("track_running_stats", 4), False)
     if "BatchNorm" in last:

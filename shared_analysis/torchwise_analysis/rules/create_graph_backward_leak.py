@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from torchwise_analysis.findings import Evidence, Fix, Safety, Severity
+from torchwise_analysis.findings import Evidence, Fix, Place, Safety, Severity
 from torchwise_analysis.fixes import SourceFile
 from torchwise_analysis.interp.abstract.events import Backward, GradientsReset
 from torchwise_analysis.interp.abstract.loops import Loop
 from torchwise_analysis.interp.abstract.trace import Trace
+from torchwise_analysis.interp.abstract.values import LEAF, Obj, Tensor, alternatives
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
-from torchwise_analysis.rules._reading import distinct, doubt, grade, loop_words, step
+from torchwise_analysis.rules._reading import distinct, doubt, forwards_of, grade, loop_words, step
 
 WRONG = """
 import torch
@@ -69,7 +70,8 @@ RULE = Rule(
     right=Example("autograd.grad stores no gradient", RIGHT),
     silent=(
         "`torch.autograd.grad`, which returns gradients and stores none",
-        "gradients are cleared in the same loop: `zero_grad()` of the optimizer or module, `p.grad = None`",
+        "gradients are cleared in the same loop: `zero_grad()` of the optimizer or module, `p.grad = None` "
+        "(also those of data that requires gradients)",
         "outside of loops, or a flag whose value is not known",
     ),
     grading=(
@@ -109,6 +111,44 @@ def roughness(batches):
         ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ create-graph-backward-leak warning certain
         found.append(x.grad.norm().item())
     return found
+""",
+        ),
+        Example(
+            "The weights are cleared, and the data of the penalty is not",
+            """
+import torch
+from torch import nn
+
+
+def train(critic: nn.Module, batches):
+    optimizer = torch.optim.Adam(critic.parameters())
+    for x in batches:
+        x.requires_grad_(True)
+        optimizer.zero_grad()
+        score = critic(x).sum()
+        score.backward(create_graph=True)
+        ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ create-graph-backward-leak warning certain
+        ((x.grad.flatten(1).norm(2, 1) - 1) ** 2).mean().backward()
+        optimizer.step()
+""",
+        ),
+        Example(
+            "The gradient of the data is let go",
+            """
+import torch
+from torch import nn
+
+
+def train(critic: nn.Module, batches):
+    optimizer = torch.optim.Adam(critic.parameters())
+    for x in batches:
+        x = x.cuda().requires_grad_()
+        optimizer.zero_grad()
+        score = critic(x).sum()
+        score.backward(create_graph=True)
+        ((x.grad.flatten(1).norm(2, 1) - 1) ** 2).mean().backward()
+        optimizer.step()
+        x.grad = None
 """,
         ),
         Example(
@@ -189,11 +229,34 @@ def detect(trace: Trace) -> Iterator[Hit]:
             continue
         if not _is_cleared(trace, event):
             yield _hit(trace, event, loop)
+            continue
+        told = _leaf(trace, event)
+        if told is not None:
+            yield _hit(trace, event, loop, told)
 
 
 def _loop(event: Backward) -> Loop | None:
     loops = [turn.loop for turn in event.loops if not turn.loop.is_call and turn.loop.count is None]
     return loops[-1] if loops else None
+
+
+def _leaf(trace: Trace, event: Backward) -> Place | None:
+    """Where data that a forward behind the backward got was told to require gradients, which nothing resets.
+
+    The gradient of the data holds the graph, and the graph holds the data: no collector sees this circle.
+    """
+    if any(not reset.roots for reset in trace.of(GradientsReset)):
+        return None
+    told = [call for call in trace.api("torch.Tensor.requires_grad=") if call.order < event.order]
+    reset_roots = {root for reset in trace.of(GradientsReset) for root in reset.roots}
+    for forward in forwards_of(trace, event.passes):
+        for value in forward.arguments:
+            ids = {one.id for one in alternatives(value) if isinstance(one, Obj)} - reset_roots
+            marked = any(isinstance(one, Tensor) and LEAF in one.taint for one in alternatives(value))
+            calls = [c for c in told if (c.receiver is not None and c.receiver.id in ids) or marked]
+            if calls:
+                return calls[-1].place
+    return None
 
 
 def _is_cleared(trace: Trace, backward: Backward) -> bool:
@@ -207,21 +270,23 @@ def _is_cleared(trace: Trace, backward: Backward) -> bool:
     return any(event.roots & reached for event in trace.of(GradientsReset))
 
 
-def _hit(trace: Trace, event: Backward, loop: Loop) -> Hit:
+def _hit(trace: Trace, event: Backward, loop: Loop, told: Place | None = None) -> Hit:
     modules = event.modules or frozenset[int]()
     escaped = bool(modules & trace.escaped)
+    holder = "the parameters hold" if told is None else "the data, which the graph holds, holds"
     first = min((trace.forward_of(p) for p in event.passes if p in trace.passes), key=lambda f: f.order)
     return Hit(
         event.place,
         Severity.WARNING,
         grade(int(escaped)),
-        "the gradients of this backward hold the graph that made them, and nothing resets them: each "
-        "iteration leaves its graph in memory for good. Use `torch.autograd.grad`, or set `.grad` to None."
-        + doubt((escaped, "the module went into code that is not seen")),
+        f"the gradients of {'the input' if told else 'this backward'} hold the graph that made them, and "
+        "nothing resets them: each iteration leaves its graph in memory for good. Use `torch.autograd.grad`, "
+        "or set `.grad` to None." + doubt((escaped, "the module went into code that is not seen")),
         distinct(
             (
+                *step(told, "this data requires gradients"),
                 *step(first.place, "the graph is made here"),
-                Evidence(event.place, "its gradients hold it, and the parameters hold them"),
+                Evidence(event.place, f"its gradients hold it, and {holder} them"),
                 Evidence(loop.place, f"again in each turn of the {loop_words(loop)}"),
             )
         ),

@@ -13,10 +13,10 @@ from torchwise_analysis.fixes import (
     insert_statement_before,
     statements,
 )
-from torchwise_analysis.interp.abstract.events import Forward, LoopEntered
+from torchwise_analysis.interp.abstract.events import Forward, LoopEntered, ModeChange, WeightsLoaded
 from torchwise_analysis.interp.abstract.loops import Loop, LoopKind
 from torchwise_analysis.interp.abstract.trace import Trace
-from torchwise_analysis.interp.abstract.values import Obj, Origin
+from torchwise_analysis.interp.abstract.values import Const, Obj, Origin, Unknown
 from torchwise_analysis.policy import weaker
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
 from torchwise_analysis.rules._modes import depends_on_mode, has_sure_mode_layer, mode_layers
@@ -89,6 +89,8 @@ RULE = Rule(
         "`eval()` was called here, in a helper or by the caller, or the model comes from "
         "`from_pretrained`, which returns it in eval mode",
         "batches of the same loader train the model: statistics are recalibrated, targets are computed",
+        "a model that is updated beside another one (an average, a momentum encoder), or whose weights do "
+        "not come from a file",
         "several stochastic forwards of one batch (Monte-Carlo dropout)",
         "a framework runs the evaluation (Lightning, Trainer)",
     ),
@@ -246,6 +248,63 @@ def fit(model, train_loader, val_loader, optimizer, criterion, epochs):
 """,
         ),
         Example(
+            "A teacher in train mode, made with its trainer",
+            """
+import torch
+from torch import nn
+from torchvision.models import resnet18, resnet50
+
+
+class Distiller:
+    def __init__(self):
+        self.teacher = resnet50(num_classes=10)
+        self.teacher.load_state_dict(torch.load("teacher.pt", weights_only=True))
+        self.student = resnet18(num_classes=10)
+        self.optimizer = torch.optim.SGD(self.student.parameters(), lr=0.1)
+
+    def step(self, x):
+        with torch.no_grad():
+            wanted = self.teacher(x).softmax(1)
+                     ^^^^^^^^^^^^^^^ eval-in-train-mode warning likely
+        self.optimizer.zero_grad()
+        nn.functional.cross_entropy(self.student(x), wanted).backward()
+        self.optimizer.step()
+
+    def fit(self, loader):
+        self.student.train()
+        for x, _ in loader:
+            self.step(x)
+""",
+        ),
+        Example(
+            "A teacher with pretrained weights, and one that follows its student",
+            """
+import copy
+
+import torch
+from torch import nn
+from torchvision.models import resnet18, resnet50
+
+
+def main(loader):
+    teacher = resnet50(weights="IMAGENET1K_V2")
+    student = resnet18()
+    average = copy.deepcopy(student)
+    optimizer = torch.optim.SGD(student.parameters(), lr=0.1)
+    for x, _ in loader:
+        with torch.no_grad():
+            wanted = teacher(x).softmax(1)
+                     ^^^^^^^^^^ eval-in-train-mode warning certain
+            also = average(x).softmax(1)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(student(x), 0.5 * wanted + 0.5 * also).backward()
+        optimizer.step()
+        with torch.no_grad():
+            for slow, fast in zip(average.parameters(), student.parameters()):
+                slow.lerp_(fast, 0.01)
+""",
+        ),
+        Example(
             "No layer depends on the mode",
             """
 import torch
@@ -356,11 +415,18 @@ def detect(trace: Trace) -> Iterator[Hit]:
     for forward in trace.forwards:
         loop = _evaluation_loop(forward)
         names = {mode.name for mode in forward.modes}
-        if loop is None or forward.pass_ in trace.used or not names or not names <= {"train", "new"}:
+        if loop is None or forward.pass_ in trace.used or not names:
+            continue
+        if not names <= {"train", "new"} and not _is_never_switched(trace, forward):
             continue
         if forward.eval_parts:
             continue  # its parts were switched one by one
         layers = mode_layers(trace, forward.module)
+        if trained and loop.place in training_loops and _is_teacher(trace, forward, names):
+            yield _teacher_hit(trace, forward, loop)
+            continue
+        if not names <= {"train", "new"}:
+            continue
         if trained:
             if loop.place in training_loops or walked.get(loop.place) in training_data:
                 continue
@@ -374,6 +440,61 @@ def detect(trace: Trace) -> Iterator[Hit]:
         is_sure = _is_sure(trace, forward)
         if trained or is_sure:
             yield _hit(trace, forward, loop, layers is True, is_sure)
+
+
+def _is_never_switched(trace: Trace, forward: Forward) -> bool:
+    """Is it an attribute of an object, made in train mode with it, that nothing in view switches?
+
+    Between two methods an unseen caller could switch it.
+    """
+    module = forward.module
+    own = set(trace.lineage(module.id)) | {part.id for part in trace.parts(module.id)}
+    is_method = forward.scene.entry.kind == "method" and {mode.name for mode in forward.modes} == {"unknown"}
+    switched = trace.once("switched", lambda: frozenset(e.module.id for e in trace.of(ModeChange)))
+    return is_method and _is_built_in_view(trace, module) and not own & switched
+
+
+def _is_teacher(trace: Trace, forward: Forward, names: set[str]) -> bool:
+    """Trained weights that nothing trains: loaded from a file for good, and run without autograd beside the
+    training of something else."""
+    module = forward.module
+    is_left = names <= {"new", "unknown"} and _is_built_in_view(trace, module)
+    if not is_left or set(trace.lineage(module.id)) & trace.trained_modules or not forward.sources:
+        return False
+    return _is_loaded(trace, module) and mode_layers(trace, module) is True and "copy" not in module.traits
+
+
+def _is_loaded(trace: Trace, module: Obj) -> bool:
+    weights = module.arguments.get("weights") or module.arguments.get("pretrained", 0)
+    is_pretrained = module.type_name.startswith("torchvision.models.") and weights is not None
+    if is_pretrained and not (isinstance(weights, Const) and not weights.value):
+        return True
+    return any(
+        load.target.id == module.id
+        and not load.scene.guards
+        and isinstance(load.value, Unknown)
+        and "loaded" in load.value.taint
+        for load in trace.of(WeightsLoaded)
+    )
+
+
+def _teacher_hit(trace: Trace, forward: Forward, loop: Loop) -> Hit:
+    name = called(forward.module, "the model")
+    is_sure = {mode.name for mode in forward.modes} == {"new"}
+    unseen = "" if is_sure else " Not certain: code that is not seen may call it."
+    links = [*step(forward.module.place, "made here, in train mode, and never switched")]
+    links += step(loop.place, "beside the training of another model")
+    links += step(forward.place, "this forward learns nothing and runs in train mode")
+    return Hit(
+        forward.place,
+        Severity.ERROR if trace.has_layer(forward.module.id, "BatchNorm") else Severity.WARNING,
+        weaker(grade(int(not is_sure)), grade(int(forward.belief))),
+        f"{name} has trained weights and gives targets in train mode: dropout makes them random, and "
+        f"batch-norm uses this batch and goes on changing. Call eval() where it is made.{unseen}",
+        distinct(links),
+        frozenset({("module", forward.module.id)}),
+        _Found(forward, loop),
+    )
 
 
 def _is_sure(trace: Trace, forward: Forward) -> bool:

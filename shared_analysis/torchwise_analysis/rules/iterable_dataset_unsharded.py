@@ -137,6 +137,58 @@ def loader(rows):
 """,
         ),
         Example(
+            "Files in another order in each epoch",
+            """
+import random
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+
+class Files(IterableDataset):
+    def __init__(self, paths, shuffle=True):
+        self.paths = list(paths)
+        self.shuffle = shuffle
+
+    def ordered(self):
+        paths = list(self.paths)
+        if self.shuffle:
+            random.Random(0).shuffle(paths)
+        return paths
+
+    def __iter__(self):
+    ^^^^^^^^^^^^^^^^^^^ iterable-dataset-unsharded error certain
+        for path in self.ordered():
+            yield from torch.load(path, weights_only=True)
+
+
+loader = DataLoader(Files(["a.pt", "b.pt"]), batch_size=8, num_workers=4)
+""",
+        ),
+        Example(
+            "Without an end, and in an order of its own in each worker",
+            """
+import random
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+
+class Files(IterableDataset):
+    def __init__(self, paths):
+        self.paths = list(paths)
+
+    def __iter__(self):
+        while True:
+            random.shuffle(self.paths)
+            for path in self.paths:
+                yield from torch.load(path, weights_only=True)
+
+
+loader = DataLoader(Files(["a.pt", "b.pt"]), batch_size=8, num_workers=4)
+""",
+        ),
+        Example(
             "One worker, or none, has nothing to divide",
             """
 import torch
@@ -233,7 +285,11 @@ _DIVIDING = (
 _LIBRARIES = ("load_dataset", "webdataset", "wds", "litdata")  # their streams know the worker
 _PARTS = ("shard", "split", "part")
 _COUNTING = ("%", "//")
-_DRAWING = ("random", "rand", "randn", "randint", "choice", "choices", "sample", "shuffle", "rng", "uniform")
+_ORDERING = frozenset(["shuffle", "randperm", "permutation"])
+# Functions whose results are samples; `shuffle` only brings what is there into another order.
+_DRAWING = frozenset(
+    ["random", "rand", "randn", "randint", "randrange", "choice", "choices", "sample", "uniform", "normal"]
+)
 
 
 def detect(trace: Trace) -> Iterator[Hit]:
@@ -274,13 +330,30 @@ def _is_given(built: LoaderBuilt, name: str, position: int) -> bool:
 def _may_divide(cls: Class) -> bool:
     for owner in cls.mro:
         words = {word.lower() for word in words_of(owner.node)}
-        if any(part in word for word in words for part in _DIVIDING) or words & {*_DRAWING, *_LIBRARIES}:
+        if any(part in word for word in words for part in _DIVIDING) or words & {*_LIBRARIES}:
+            return True
+        called_here = _called(owner.node)
+        if called_here & _DRAWING or (called_here & _ORDERING and _is_endless(owner, called_here)):
             return True
         if any(part in word for word in words for part in _PARTS) and _counts(owner):
             return True
         if any(not hasattr(builtins, name) for name in plain_calls(owner.node) if name[:1].islower()):
             return True  # a helper that is not read here
     return False
+
+
+def _called(node: nodes.Node) -> frozenset[str]:
+    """Last names of the functions that are called below a node."""
+    functions = [inner.func for inner in walk(node) if isinstance(inner, nodes.Call)]
+    attributes = [f.attr for f in functions if isinstance(f, nodes.Attribute)]
+    return frozenset(attributes + [f.id for f in functions if isinstance(f, nodes.Name)])
+
+
+def _is_endless(cls: Class, called_here: frozenset[str]) -> bool:
+    """A stream without an end, each worker in an order of its own, has no sample twice in an epoch."""
+    loops = (node.test for node in walk(cls.node) if isinstance(node, nodes.While))
+    is_forever = any(isinstance(test, nodes.Constant) and bool(test.value) for test in loops)
+    return is_forever or bool(called_here & {"cycle", "count", "repeat"})
 
 
 def _holds_stream(trace: Trace, dataset: Obj) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -21,7 +22,7 @@ from torchwise_analysis.interp.abstract.loops import LoopKind
 from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.interp.abstract.values import Const, Kind, Obj, Unknown, Value, alternatives
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
-from torchwise_analysis.rules._reading import called, distinct, doubt, grade, step
+from torchwise_analysis.rules._reading import called, distinct, doubt, grade, step, turn_tests
 from torchwise_analysis.source import nodes
 
 WRONG = """
@@ -68,7 +69,7 @@ RULE = Rule(
     name="scheduler-wrong-cadence",
     category=Category.DATA,
     severity=Severity.ERROR,
-    claim="A learning-rate schedule is planned in one unit, batches or epochs, and stepped in the other.",
+    claim="A learning-rate schedule is planned in one unit (batches, updates, epochs), stepped in another.",
     cost=(
         "Planned for 1,000 batches and stepped for 10 epochs, a one-cycle schedule ends at 0.017 of a "
         "maximum of 0.4: the whole run stays in the warm-up. The other way round a decay meant for an epoch "
@@ -80,16 +81,17 @@ RULE = Rule(
     silent=(
         "the unit of the plan cannot be read from the constructor",
         "a horizon of all batches with a step per batch, or of epochs with a step per epoch",
-        "the step stands under a test of its own (every n-th batch)",
+        "the step stands under a test of its own (every n-th batch), unless it is that of the accumulation "
+        "and the length is that of the loader",
         "Accelerate prepared the scheduler: it steps with the processes, and only its length is judged",
         "Lightning's dictionary says `interval`, or manual optimisation steps it",
         "warm restarts and plateau schedules, whose unit is a choice",
     ),
     grading=(
         "Always an error. Certain when the constructor names the unit (`steps_per_epoch`, the length of the "
-        "loader, the Trainer's number of batches); likely when the unit follows from numbers: a horizon that "
-        "equals the number of epochs, a decay that leaves nothing after 1,000 batches, or a script that may "
-        "run as one process only."
+        "loader, the Trainer's number of batches); likely where gradients are accumulated, and when the unit "
+        "follows from numbers: a horizon that equals the number of epochs, a decay that leaves nothing after "
+        "1,000 batches, or a script that may run as one process only."
     ),
     fix=(
         "Advice: move the step to the loop of the unit, or plan in the other unit. For Lightning return "
@@ -292,6 +294,86 @@ class Model(L.LightningModule):
 """,
         ),
         Example(
+            "Counted in updates, in a helper, and moved with each micro-batch",
+            """
+import math
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+from transformers import get_cosine_schedule_with_warmup
+
+
+def build(model, loader, epochs, window):
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    updates = math.ceil(len(loader) / window) * epochs
+    return optimizer, get_cosine_schedule_with_warmup(optimizer, 100, num_training_steps=updates)
+
+
+def main(data, epochs=3, window=16):
+    loader = DataLoader(data, batch_size=8, shuffle=True)
+    model = nn.Linear(12, 4)
+    optimizer, schedule = build(model, loader, epochs, window)
+    for epoch in range(epochs):
+        for i, (x, y) in enumerate(loader):
+            (nn.functional.cross_entropy(model(x), y) / window).backward()
+            if (i + 1) % window == 0 or i + 1 == len(loader):
+                optimizer.step()
+                optimizer.zero_grad()
+            schedule.step()
+            ^^^^^^^^^^^^^^^ scheduler-wrong-cadence error likely
+""",
+        ),
+        Example(
+            "Counted in batches and moved with each update",
+            """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+
+def main(data, epochs=3, window=16):
+    loader = DataLoader(data, batch_size=8, shuffle=True)
+    model = nn.Linear(12, 4)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-3, total_steps=len(loader) * epochs)
+    for epoch in range(epochs):
+        for i, (x, y) in enumerate(loader):
+            (nn.functional.cross_entropy(model(x), y) / window).backward()
+            if (i + 1) % window == 0 or i + 1 == len(loader):
+                optimizer.step()
+                schedule.step()
+                ^^^^^^^^^^^^^^^ scheduler-wrong-cadence error likely
+                optimizer.zero_grad()
+""",
+        ),
+        Example(
+            "Counted and moved with each update, and counted and moved with each micro-batch",
+            """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+from transformers import get_linear_schedule_with_warmup
+
+
+def main(data, epochs=3, window=16):
+    loader = DataLoader(data, batch_size=8, shuffle=True)
+    model = nn.Linear(12, 4)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    updates = -(-len(loader) // window) * epochs
+    slow = get_linear_schedule_with_warmup(optimizer, 100, updates)
+    fast = get_linear_schedule_with_warmup(optimizer, 100, len(loader) * epochs)
+    for epoch in range(epochs):
+        for i, (x, y) in enumerate(loader):
+            (nn.functional.cross_entropy(model(x), y) / window).backward()
+            if (i + 1) % window == 0 or i + 1 == len(loader):
+                optimizer.step()
+                slow.step()
+                optimizer.zero_grad()
+            fast.step()
+""",
+        ),
+        Example(
             "Units that fit",
             """
 import torch
@@ -371,6 +453,8 @@ def detect(trace: Trace) -> Iterator[Hit]:
         by_batch = _batch_plan(scheduler)
         if by_batch is not None and moves and _all_too_rare(moves, steps):
             yield _rare(built, by_batch, moves[0], steps)
+        elif by_batch is not None:
+            yield from _beside_windows(trace, built, moves, steps)
         elif by_batch is None:
             yield from _too_often(trace, built, moves, steps)
     for configured in trace.of(Configured):
@@ -430,6 +514,88 @@ def _rare(built: SchedulerBuilt, plan: _Plan, move: SchedulerStep, steps: list[S
         plan,
         f"{called(built.scheduler, 'the schedule')} is planned in batches and stepped once per epoch: it "
         "hardly moves and ends in its first part. Step it with the optimizer.",
+        links,
+        built.scheduler,
+    )
+
+
+# --------------------------------------------------------------------------- planned in updates
+
+
+# `len(loader)` times something, and the same in windows: `ceil((len(loader)/accum))`.
+_LENGTH = re.compile(r"len\((?P<of>[^()]*)\)")
+_IN_WINDOWS = re.compile(r"\(len\((?P<of>[^()]*)\)//?[^()]+\)")
+
+
+def _beside_windows(
+    trace: Trace, built: SchedulerBuilt, moves: list[SchedulerStep], steps: list[Step]
+) -> Iterator[Hit]:
+    """Gradients are accumulated: a schedule of updates that moves with each micro-batch, or the reverse."""
+    horizon = _length_of(built.scheduler)
+    if horizon is None or not steps or not moves or not all(_windows(one) for one in steps):
+        return
+    loops = [turn.loop.place for turn in steps[0].loops]
+    if steps[0].loops[-1].loop.kind is not LoopKind.BATCHES:
+        return
+    found = (_IN_WINDOWS if "/" in horizon else _LENGTH).search(horizon)
+    if found is None or horizon.count("/") > 1 or not _is_loader(trace, found.group("of")):
+        return
+    same = [move for move in moves if [turn.loop.place for turn in move.loops] == loops]
+    free = [move for move in same if not move.scene.guards]
+    windows = frozenset(place for one in steps for place in _windows(one))
+    if "/" in horizon and free:
+        yield _window_hit(
+            built,
+            free[0],
+            steps[0],
+            "updates",
+            "each micro-batch: it is at its end after the first part of the training. Step it with the "
+            "optimizer.",
+        )
+    elif "/" not in horizon and len(same) == len(moves) and all(_windows(m) & windows for m in moves):
+        yield _window_hit(
+            built,
+            moves[0],
+            steps[0],
+            "batches",
+            "each window of accumulation only: the training ends in its first part. Divide its length by the "
+            "batches of a window.",
+        )
+
+
+def _length_of(scheduler: Obj) -> str | None:
+    """How the length of the schedule was computed."""
+    arguments = scheduler.arguments
+    last = scheduler.type_name.rpartition(".")[2]
+    given = [value for name, value in arguments.keywords if name in _LENGTHS]
+    if last.startswith("get_") and not given:
+        given = [value for value in (arguments.get("", _total_at(scheduler)),) if value is not None]
+    given += [value for value in (arguments.get("steps_per_epoch", 4),) if value and last == "OneCycleLR"]
+    symbols = [one.symbol for value in given for one in alternatives(value) if isinstance(one, Unknown)]
+    return symbols[0] if len(symbols) == 1 else None
+
+
+_LENGTHS = ("total_steps", "T_max", "num_training_steps")
+
+
+def _windows(event: Step | SchedulerStep) -> frozenset[Place]:
+    """The tests of counters that choose the turns of the innermost loop in which it happens."""
+    tests = turn_tests(event, len(event.loops) - 1) if event.loops else ()
+    return frozenset(guard.place for guard in tests if guard.kind == "periodic" and guard.test == "counted")
+
+
+def _is_loader(trace: Trace, name: str) -> bool:
+    return any(obj.kind is Kind.LOADER and name in (obj.name, obj.symbol) for obj in trace.objects.values())
+
+
+def _window_hit(built: SchedulerBuilt, move: SchedulerStep, one: Step, unit: str, rest: str) -> Hit:
+    plan = _Plan(f"its length counts {unit}", belief=True)
+    links = [*step(built.place, plan.reason), Evidence(move.place, "it moves here")]
+    links += step(one.place, "the optimizer steps once in a window of batches")
+    return _hit(
+        move.place,
+        plan,
+        f"{called(built.scheduler, 'the schedule')} is planned in {unit} and moves with {rest}",
         links,
         built.scheduler,
     )

@@ -9,7 +9,7 @@ from torchwise_analysis.fixes import SourceFile
 from torchwise_analysis.interp.abstract.events import HostSync
 from torchwise_analysis.interp.abstract.loops import LoopKind, Turn
 from torchwise_analysis.interp.abstract.trace import Trace
-from torchwise_analysis.interp.abstract.values import MEASURED, OF_GRADIENTS, Tensor
+from torchwise_analysis.interp.abstract.values import OF_GRADIENTS
 from torchwise_analysis.rules._accelerators import first_transfer, is_made_by_model
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
 from torchwise_analysis.rules._reading import distinct, loop_words, turn_tests
@@ -254,15 +254,10 @@ def detect(trace: Trace) -> Iterator[Hit]:
         turns = [turn for turn in read.loops if not turn.loop.is_call]
         if read.how not in _READS or not is_made_by_model(read.value) or _is_rare(read, stepping):
             continue
-        of_gradients = read.value is not None and _is_truth_of_gradients(read.value)
+        of_gradients = read.value is not None and OF_GRADIENTS in read.value.taint and not read.summed
         kinds = (*_ELEMENTS, *_PARAMETERS) if of_gradients else _ELEMENTS
         if len(turns) > 1 and _is_per_element(trace, turns, kinds, stepping, running):
             yield _hit(read, turns[-1], move.place, of_gradients)
-
-
-def _is_truth_of_gradients(value: Tensor) -> bool:
-    """Was a gradient looked at for numbers that are not finite? A norm is read by many programs on purpose."""
-    return OF_GRADIENTS in value.taint and not any(mark.startswith(MEASURED) for mark in value.taint)
 
 
 def _is_rare(read: HostSync, stepping: set[Place]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import cast
 
 from torchwise_analysis.interp.abstract import calls, expressions, unknowns
@@ -250,6 +251,8 @@ class Library:
         if isinstance(receiver, va.Tensor):
             if name == "requires_grad":
                 tensors.required(m, receiver, va.Arguments((value,)), node)
+            elif name == "grad":
+                m.emit(ev.GradientsReset, node, roots=frozenset[int]())
             return True
         if isinstance(receiver, va.Obj):
             if receiver.kind is va.Kind.PARAMETER or (receiver.kind is va.Kind.OPAQUE and name == "grad"):
@@ -638,6 +641,8 @@ def _third_party(m: Machine, call: Call, root: str) -> va.Value:
         if root == "math":
             for tensor in found:
                 tensors.host_read(m, tensor, call.node, "float()")
+            if last in ("ceil", "floor", "trunc"):
+                return _whole(m, call)
         if root == "numpy" and found:
             for tensor in found:
                 tensors.host_read(m, tensor, call.node, "numpy")
@@ -677,6 +682,20 @@ def _third_party(m: Machine, call: Call, root: str) -> va.Value:
         return replace(tensors.combine(m, found, call.node), activation=None)
     made_of = m.taint(*values) | calls.of_parameters(call.arguments)
     return va.unknown(None, taint=made_of | _library_taint(call.name))
+
+
+def _whole(m: Machine, call: Call) -> va.Value:
+    """A number without its fraction: known, or by the name of what it comes from."""
+    value = first_known(call.first())
+    if isinstance(value, va.Const) and type(value.value) in (int, float):
+        try:
+            return va.Const(None, getattr(math, call.last)(value.value), value.counter)
+        except (OverflowError, ValueError):
+            return va.UNKNOWN
+    if not isinstance(value, va.Unknown):
+        return va.unknown(None, taint=m.taint(value))
+    symbol = f"{call.last}({value.symbol})" if value.symbol and not value.offset else None
+    return va.unknown(symbol, taint=value.taint, varies=value.varies)
 
 
 def _third_party_object(m: Machine, call: Call) -> va.Value:
@@ -878,9 +897,13 @@ def _data_method(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
             m.emit(ev.Transfer, call.node, value=obj, device=device, how=name, made=obj.place)
         return obj
     if name in ("requires_grad_", "clone"):
+        taint = frozenset[str]()
         if name == "requires_grad_":
-            m.emit(ev.ApiCall, call.node, name="torch.Tensor.requires_grad=", arguments=call.arguments)
-        return va.Tensor(obj.evidence, sources=m.sources_of((obj,)))
+            given, taint = call.arguments, frozenset([va.LEAF])
+            m.emit(
+                ev.ApiCall, call.node, name="torch.Tensor.requires_grad=", arguments=given, receiver=obj
+            )
+        return va.Tensor(obj.evidence, sources=m.sources_of((obj,)), taint=taint)
     if (
         name in ("chunk", "split", "unbind")
         and "options" not in obj.traits

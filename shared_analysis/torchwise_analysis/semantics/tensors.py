@@ -527,9 +527,9 @@ def call_method(m: Machine, value: va.Tensor, call: Call) -> va.Value:
 def required(m: Machine, value: va.Tensor, arguments: va.Arguments, node: nd.Node) -> va.Tensor:
     """`requires_grad_()` or `requires_grad = True`: of one that lost its graph, whatever holds it knows."""
     m.emit(ev.ApiCall, node, name="torch.Tensor.requires_grad=", arguments=arguments)
-    if value.passes or value.cut is None or truth_of(arguments.get("requires_grad", 0), True) is not True:
+    if value.passes or truth_of(arguments.get("requires_grad", 0), True) is not True:
         return value
-    out = replace(value, taint=value.taint | {va.REQUIRED})
+    out = replace(value, taint=value.taint | {va.REQUIRED if value.cut is not None else va.LEAF})
     m.exchange(value, out)
     return out
 

@@ -323,7 +323,7 @@ READERS = [
     "    for p in model.parameters():\n        p.grad.mul_(factor)",
     "grads = [p.grad for p in model.parameters() if p.grad is not None]\n"
     "    total = torch.nn.utils.get_total_norm(grads)\n    if total.item() > 10:\n        print('large')",
-    "largest = max(p.grad.abs().max().item() for p in model.parameters())\n    if largest > 1e3:\n"
+    "largest = max(p.grad.abs().max() for p in model.parameters()).item()\n    if largest > 1e3:\n"
     "        print('large')",
     "total = 0.0\n    for p in model.parameters():\n        total += torch.linalg.vector_norm(p.grad) ** 2\n"
     "    print('norm', total.sqrt())",

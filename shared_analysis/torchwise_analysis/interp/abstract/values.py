@@ -87,12 +87,14 @@ class Counter:
 
     `modulus` is the divisor when the constant is `counter % divisor`: an int, or the symbol of an
     unknown one; `folded` says that a witness (2) stands for the real divisor. `last`: whether the turn is
-    taken for the last one, of a loop whose index this is (None: it is no index).
+    taken for the last one, of a loop whose index this is (None: it is no index). `more`: so it is, and
+    stands for turns that are not run.
     """
 
     modulus: int | str | None = None
     folded: bool = False
     last: bool | None = None
+    more: bool = False
 
 
 @record(frozen=True, slots=True, eq=False)
@@ -157,6 +159,7 @@ NUMBER = (
     "number:"  # taint of a number that was read off a tensor with a graph, with the place; see `Machine.cuts`
 )
 REQUIRED = "requires grad"  # taint of a tensor without a graph that was told to require gradients
+LEAF = "leaf"  # taint of data that was told to require gradients, and of what is computed from it
 MEASURED = "gradients:"  # taint of what was read off gradients, with the order of the reading `Clip`
 LOSS_SCALE = "loss scale"  # taint of the factor of a GradScaler
 OF_GRADIENTS = "of gradients"  # taint of truths about gradients
