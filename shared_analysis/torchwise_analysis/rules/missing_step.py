@@ -13,7 +13,7 @@ from torchwise_analysis.fixes import (
 )
 from torchwise_analysis.interp.abstract.events import Backward, Clear, Prepared
 from torchwise_analysis.interp.abstract.trace import Trace
-from torchwise_analysis.interp.abstract.values import Kind
+from torchwise_analysis.interp.abstract.values import Kind, Origin
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
 from torchwise_analysis.rules._reading import belief_in, called, distinct, grade, step
 from torchwise_analysis.source import nodes
@@ -69,6 +69,9 @@ RULE = Rule(
         "the optimizer steps anywhere in view: through a scaler, a closure, an engine or a helper",
         "the optimizer goes into a call that cannot be seen, or a framework owns it",
         "only the module is cleared (`model.zero_grad()`): gradients may be wanted for themselves",
+        "the loop takes the gradients as they are, as for importances of weights; their size alone is none",
+        "a method without a body runs on the object that has the optimizer, whose class is not known",
+        "an optimizer of the same name steps there, and one of the two was not seen being made",
         "clear and backward are not in one function, or not every path was analysed",
     ),
     grading=(
@@ -201,11 +204,25 @@ def detect(trace: Trace) -> Iterator[Hit]:
             continue
         if optimizer.id in trace.escaped or optimizer.id in managed or clear.scene.entry.framework:
             continue
+        if any(turn.loop.uses_gradients for turn in clear.loops) or _may_be_stepped(trace, clear):
+            continue
         lost = {place for atom in clear.before for place, _ in atom.sites}
         for one in trace.backwards:
             if one.place in lost and optimizer.id in one.before and _in_one_loop(one, clear):
                 yield _hit(clear, one)
                 break
+
+
+def _may_be_stepped(trace: Trace, clear: Clear) -> bool:
+    """Does another optimizer step in the same loops that may be this one: not both were seen being made, and
+    they are called alike?"""
+    loops = [turn.loop.place for turn in clear.loops]
+    return any(
+        (clear.optimizer.origin is not Origin.BUILT or one.optimizer.origin is not Origin.BUILT)
+        and one.optimizer.name == clear.optimizer.name
+        and [turn.loop.place for turn in one.loops] == loops
+        for one in trace.steps
+    )
 
 
 def _in_one_loop(one: Backward, clear: Clear) -> bool:

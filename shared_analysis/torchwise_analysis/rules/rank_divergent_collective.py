@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import TypeAlias
 
 from torchwise_analysis.findings import Confidence, Evidence, Fix, Place, Safety, Severity
@@ -358,7 +359,7 @@ def _pairs(event: Collective, tests: tuple[Guard, ...], other: Collective, their
 def _helpers(event: Collective) -> set[tuple[str, str]]:
     """The functions that were called on the way to an event, each with the function that called it."""
     path = [*(caller.function for caller in event.calls), event.scene.function]
-    return set(zip(path, path[1:], strict=False))
+    return set(pairwise(path))
 
 
 def _hit(trace: Trace, event: Collective, test: Guard) -> Hit:

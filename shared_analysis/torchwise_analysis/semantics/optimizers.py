@@ -402,6 +402,8 @@ def clip(m: Machine, call: Call) -> va.Value:
     reached = m.reached_optimizers(roots) if roots is not None else list(m.optimizers)
     if roots is not None:  # one of whose parameters nothing is known is not meant where another has these
         reached = [o for o in reached if m.owns.get(o.id) is not None] or reached
+    if roots is not None:  # one of whose parameters nothing is known is not meant where another has these
+        reached = [o for o in reached if m.owns.get(o.id) is not None] or reached
     before = {o.id: m.gradients(o) for o in reached}
     if call.last == "get_total_norm":
         return gradients.measured(m, gradients.found_in(m, call.arguments), call.node, call.last)

@@ -375,3 +375,148 @@ def test_a_helper_detaches_what_it_is_given(expression: str) -> None:
 def test_a_helper_that_gives_back_what_it_got_detaches_nothing(expression: str) -> None:
     text = HELPERS.replace("kept.append(EXPRESSION)", f"kept.append({expression})  # here")
     check("retained-graph", text)
+
+
+# --------------------------------------------------------------------------- steps that are not seen
+
+MEASURING = """
+import torch
+from torch import nn
+
+
+def importances(model: nn.Module, optimizer: torch.optim.Optimizer, loader):
+    kept = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
+    found = []
+    for x, y in loader:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()HERE
+        BODY
+    return kept, found
+"""
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        """for name, p in model.named_parameters():
+            if p.grad is not None:
+                kept[name] += p.grad.data.clone().pow(2)""",
+        """for (name, p), old in zip(model.named_parameters(), kept.values()):
+            old.data += p.grad.abs() * len(x)""",
+        "found.append(torch.cat([p.grad.flatten() for p in model.parameters()]))",
+        "found.append([p.grad for p in model.parameters() if p.grad is not None])",
+    ],
+)
+def test_gradients_may_be_wanted_for_themselves(body: str) -> None:
+    check("missing-step", MEASURING.replace("BODY", body).replace("HERE", ""))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "print(sum(p.grad.norm() ** 2 for p in model.parameters() if p.grad is not None))",
+        """for p in model.parameters():
+            if p.grad is not None and torch.isnan(p.grad).any():
+                p.grad.zero_()""",
+        """for p in model.parameters():
+            p.grad.data.clamp_(-1, 1)""",
+        "found.append(max(p.grad.abs().max().item() for p in model.parameters()))",
+    ],
+)
+def test_the_size_of_gradients_teaches_nothing(body: str) -> None:
+    check("missing-step", MEASURING.replace("BODY", body).replace("HERE", "  # here"))
+
+
+GENERIC = """
+from typing import Generic, Protocol, TypeVar
+
+import torch
+from torch import nn
+
+T = TypeVar("T")
+
+
+class Base(BASES):
+    optimizer: torch.optim.Optimizer
+    model: nn.Module
+
+    def make_step(self) -> None:
+        STUB
+
+
+class Update(Base[T]):
+    def epoch(self, loader):
+        for x, y in loader:
+            self.optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(self.model(x), y)
+            loss.backward()HERE
+            self.make_step()
+"""
+
+
+@pytest.mark.parametrize("bases", ["Protocol[T]", "Generic[T]"])
+@pytest.mark.parametrize("stub", ["...", "pass", '"""To override."""', "raise NotImplementedError"])
+def test_a_method_without_a_body_may_step(bases: str, stub: str) -> None:
+    check("missing-step", GENERIC.replace("BASES", bases).replace("STUB", stub).replace("HERE", ""))
+
+
+@pytest.mark.parametrize("bases", ["Protocol[T]", "Generic[T]"])
+def test_a_method_of_a_generic_base_is_followed(bases: str) -> None:
+    text = GENERIC.replace("BASES", bases)
+    check("missing-step", text.replace("STUB", "self.optimizer.step()").replace("HERE", ""))
+    check("missing-step", text.replace("STUB", "self.count = 1").replace("HERE", "  # here"))
+
+
+def test_generic_modules_are_modules() -> None:
+    check(
+        "unregistered-submodules",
+        """
+        from typing import Generic, TypeVar
+
+        from torch import nn
+
+        T = TypeVar("T")
+
+
+        class Net(nn.Module, Generic[T]):
+            pass
+
+
+        class Deep(Net[int]):
+            def __init__(self):
+                super().__init__()
+                self.layers = [nn.Linear(3, 3) for _ in range(4)]  # here
+
+            def forward(self, x):
+                for layer in self.layers:
+                    x = layer(x)
+                return x
+        """,
+    )
+
+
+def test_the_optimizer_of_an_unseen_object_may_be_the_one_that_steps() -> None:
+    text = """
+        import torch
+        from torch import nn
+
+
+        class Loss:
+            def __init__(self, values, optimizer):
+                self.values, self.optimizer = values, optimizer
+
+            def backward(self):
+                self.values.mean().backward(retain_graph=True)
+                self.optimizer.zero_grad()
+                self.values.sum().backward()
+
+
+        def train(model, engine, loader, criterion):
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            holder = engine.hold(model)
+            for x, y in loader:
+                values = criterion(model(x), y)
+                Loss(values, holder.optimizer).backward()
+                optimizer.step()
+        """
+    check("missing-step", text)

@@ -412,6 +412,7 @@ def call_function(
             return va.Context(None, "generator", function=function, arguments=arguments)
         if function.node.scope.is_generator:
             return _generator(m, function, arguments, node)
+    _note_override(m, function)
     if _is_recursion(m, key, arguments) or len(m.frames) > m.limits.depth:
         m.count("cut")
         _set_unseen(m, function, arguments)
@@ -432,6 +433,17 @@ def call_function(
         return _run_function(m, function, arguments, node)
 
     return _budgeted(m, function, arguments, node, lambda: m.with_scopes(scopes, body))
+
+
+def _note_override(m: Machine, function: va.Function) -> None:
+    """A method without a body, of an object whose class is not known exactly: another one runs, which may do
+    anything with the optimizers of the object."""
+    holder, node = function.self, function.node
+    if not isinstance(holder, va.Obj) or holder.place is not None or not m.optimizers:
+        return
+    if isinstance(node, nd.FunctionDef) and m.body_facts(node.body).is_stub:
+        held = (o.id for o in m.optimizers if m.state.get(("a", holder.id, o.name)) is not None)
+        m.escaped.update(held)
 
 
 _DESCENTS = 3

@@ -37,6 +37,7 @@ class Loop:
     repeats: its turns are alike but for what they draw. draws: `next` is called in it. strides: it walks over
     a range in steps of a size, as over slices.
     carried: names of what one turn hands on to the next. resets: names that its body sets to a constant.
+    uses_gradients: its body takes gradients for what they are, not for their size alone.
     """
 
     place: Place
@@ -51,6 +52,7 @@ class Loop:
     carried: frozenset[str] = frozenset()
     resets: frozenset[str] = frozenset()
     strides: bool = False
+    uses_gradients: bool = False
 
     @property
     def takes_batches(self) -> bool:

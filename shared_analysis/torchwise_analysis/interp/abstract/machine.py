@@ -597,6 +597,7 @@ class Machine:
                     facts.carried if facts else frozenset(),
                     facts.resets if facts else frozenset(),
                     bool(facts and facts.strides),
+                    bool(facts and facts.uses_gradients),
                 )
         return found
 

@@ -680,13 +680,14 @@ def decorated(m: Machine, function: va.Function) -> va.Value:
 
 
 def class_def(m: Machine, node: nd.ClassDef) -> None:
-    bases = [first_known(m.eval(b)) for b in node.bases]
+    bases = [_base(m, b) for b in node.bases]
     for keyword in node.keywords:
         m.eval(keyword.value)
     class_id = m.fresh_id()
     own_bases = [b for b in bases if isinstance(b, va.Class)]
     library = [b.path for b in bases if isinstance(b, va.Library)]
-    inherited = [p for b in own_bases for p in b.library_bases]
+    # what derives from a protocol is none, unless it says so
+    inherited = [p for b in own_bases for p in b.library_bases if p.rpartition(".")[2] != "Protocol"]
     cls = va.Class(
         m.link(node, f"class {node.name}"),
         class_id,
@@ -704,6 +705,15 @@ def class_def(m: Machine, node: nd.ClassDef) -> None:
     cls = replace(cls, ancestors=tuple(mro[1:]))
     m.bind(node.name, cls)
     _class_body(m, node, cls)
+
+
+def _base(m: Machine, node: nd.Expr) -> va.Value:
+    """A base class: of `Base[T]` it is `Base`."""
+    if isinstance(node, nd.Subscript):
+        generic = first_known(m.eval(node.value))
+        if isinstance(generic, (va.Class, va.Library)):
+            return generic
+    return first_known(m.eval(node))
 
 
 def _class_body(m: Machine, node: nd.ClassDef, cls: va.Class) -> None:

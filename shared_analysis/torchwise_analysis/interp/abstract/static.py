@@ -21,7 +21,7 @@ class BodyFacts:
     names: every name and attribute.
     repeated: tests that occur at least twice, as text; looped: those met again in every turn of a loop.
     size: number of nodes. yields: is a generator.
-    raises_only: does nothing but raise. keeps: assigns attributes or changes something in place.
+    raises_only: does nothing but raise. is_stub: does that or nothing at all. keeps: assigns attributes or changes something in place.
     """
 
     uses: dict[str, frozenset[str]]
@@ -33,6 +33,7 @@ class BodyFacts:
     size: int
     raises_only: bool
     keeps: bool
+    is_stub: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,7 @@ class LoopFacts:
     range with a step.
     carried: what one turn hands on to the next (`seen += len(x)`), and what is computed from that.
     resets: what the body sets back to a constant (`running = 0`), in inner loops aside.
+    uses_gradients: the body takes gradients for what they are, not for their size alone.
     """
 
     window: bool
@@ -54,6 +56,7 @@ class LoopFacts:
     resets: frozenset[str]
     strides: bool
     turns: int
+    uses_gradients: bool
 
 
 def children(node: nd.Node) -> list[nd.Node]:
@@ -284,6 +287,7 @@ def body_facts(body: nd.Block) -> BodyFacts:
         size=size,
         keeps=keeps,
         raises_only=len(plain) == 1 and isinstance(plain[0], nd.Raise),
+        is_stub=all(isinstance(s, (nd.Pass, nd.Raise)) for s in plain),
     )
 
 
@@ -399,7 +403,33 @@ def loop_facts(loop: nd.For | nd.While) -> LoopFacts:
         _resets(loop),
         _strides(loop),
         turns=(3 if is_long else 5) if window else 2,
+        uses_gradients=_uses_gradients(below),
     )
+
+
+# What reads off gradients how large they are, or whether they are sound.
+_SIZES = frozenset(
+    ["norm", "vector_norm", "clip_grad_norm", "sum", "mean", "max", "min", "item", "std", "var", "isnan"]
+)
+_SIZES_OF = _SIZES | {"isfinite", "isinf", "print", "size", "numel", "dim", "any", "all"}
+
+
+def _uses_gradients(below: list[nd.Node]) -> bool:
+    """Does any `.grad` go somewhere, beyond tests for None, sizes, and changes of the gradients in place?"""
+    gradients = {id(n) for n in below if isinstance(n, nd.Attribute) and n.attr == "grad"}
+    if not gradients:
+        return False
+    for node in below:
+        if isinstance(node, nd.Compare):
+            gradients.discard(id(node.left))
+        elif isinstance(node, (nd.Assign, nd.AugAssign)):
+            targets = node.targets if isinstance(node, nd.Assign) else (node.target,)
+            gradients -= {id(n) for target in targets for n in walk(target)}
+        elif isinstance(node, nd.Call) and isinstance(node.func, (nd.Name, nd.Attribute)):
+            name = node.func.id if isinstance(node.func, nd.Name) else node.func.attr
+            if name in _SIZES_OF or name.endswith("_"):
+                gradients -= {id(n) for n in walk(node)}
+    return bool(gradients)
 
 
 def _is_light(loop: nd.For | nd.While) -> bool:
