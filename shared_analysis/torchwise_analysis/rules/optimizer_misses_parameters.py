@@ -401,7 +401,9 @@ def detect(trace: Trace) -> Iterator[Hit]:
                 break
     for switch in trace.of(RequiresGrad):
         for optimizer in built:
-            if switch.value is True and _was_filtered_out(trace, optimizer, switch):
+            if switch.value is not True or not _came_before(trace, optimizer, switch):
+                continue
+            if _was_filtered_out(trace, optimizer, switch) or _was_left_out(trace, optimizer, switch):
                 yield _late_switch(trace, optimizer, switch)
                 break
     yield from _left_out(trace)
@@ -491,8 +493,9 @@ def _late_part(trace: Trace, optimizer: OptimizerBuilt, setting: PartSet, part: 
 # --------------------------------------------------------------------------- parts switched on later
 
 
-def _was_filtered_out(trace: Trace, optimizer: OptimizerBuilt, switch: RequiresGrad) -> bool:
-    if not optimizer.filtered or optimizer.owns is None or optimizer.order > switch.order:
+def _came_before(trace: Trace, optimizer: OptimizerBuilt, switch: RequiresGrad) -> bool:
+    """Was it built, the last one, while what is switched on was off, and does it step on as it was built?"""
+    if optimizer.owns is None or optimizer.order > switch.order:
         return False
     if trace.owns.get(optimizer.optimizer.id) != optimizer.owns:
         return False  # a group was added
@@ -505,21 +508,40 @@ def _was_filtered_out(trace: Trace, optimizer: OptimizerBuilt, switch: RequiresG
         and event.value is False
         and any(event.roots & set(trace.lineage(root)) for root in switch.roots)
     ]
-    owned = any(set(trace.lineage(root)) & optimizer.owns for root in switch.roots)
-    return bool(off) and owned and _steps_after(trace, optimizer, switch)
+    return bool(off) and _steps_after(trace, optimizer, switch)
+
+
+def _was_filtered_out(trace: Trace, optimizer: OptimizerBuilt, switch: RequiresGrad) -> bool:
+    owns = optimizer.owns or frozenset()
+    return optimizer.filtered and any(set(trace.lineage(root)) & owns for root in switch.roots)
+
+
+def _was_left_out(trace: Trace, optimizer: OptimizerBuilt, switch: RequiresGrad) -> bool:
+    """Is it another part of the model that the optimizer was given a part of, and in nobody's hands?"""
+    if any(owned is None for owned in trace.owns.values()):
+        return False
+    owned = frozenset[int]().union(*(one for one in trace.owns.values() if one is not None))
+    around = {oid for root in owned for oid in trace.lineage(root)}
+    for root in switch.roots:
+        lineage = trace.lineage(root)
+        is_beside = not owned & set(lineage) and root not in around and bool(around & set(lineage))
+        if not is_beside or not trace.is_trained_after(switch.order, lineage):
+            return False
+    return bool(switch.roots)
 
 
 def _late_switch(trace: Trace, optimizer: OptimizerBuilt, switch: RequiresGrad) -> Hit:
     name = called(optimizer.optimizer, "the optimizer")
     place = call_beside(switch, optimizer)
-    links = [*step(optimizer.place, f"{name} takes only what requires gradients here")]
+    taken = "only what requires gradients" if optimizer.filtered else "its parameters"
+    links = [*step(optimizer.place, f"{name} takes {taken} here")]
     links += [Evidence(place, "this part is switched on later")]
     links += [*_used(trace, switch, set(switch.roots))]
     return Hit(
         place,
         Severity.ERROR,
         _confidence(trace, optimizer),
-        f"what is unfrozen here was filtered out when {name} was built: it gets gradients but never a step. "
+        f"what is unfrozen here was left out when {name} was built: it gets gradients but never a step. "
         "Add it as a parameter group.",
         distinct(links),
         frozenset({("optimizer", optimizer.optimizer.id)}),

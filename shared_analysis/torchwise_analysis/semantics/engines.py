@@ -142,6 +142,17 @@ def some_events(m: Machine, call: Call) -> va.Value:
     return va.Context(m.link(call.node, "only some of these events"), "event", name=call.last)
 
 
+@function(
+    "ignite.handlers.Checkpoint",
+    "ignite.handlers.ModelCheckpoint",
+    "ignite.handlers.checkpoint.Checkpoint",
+    "ignite.handlers.checkpoint.ModelCheckpoint",
+)
+def saver(m: Machine, call: Call) -> va.Value:
+    """Reads the states of what it is to save, and changes nothing."""
+    return m.make(va.Kind.OPAQUE, call.node, call.name, arguments=call.arguments)
+
+
 def _handle(m: Machine, engine: va.Obj, events: tuple[str, ...], node: nd.Node) -> None:
     held = m.attribute(engine, _HANDLERS)
     for entry in m.items(held) if isinstance(held, va.Obj) else ():

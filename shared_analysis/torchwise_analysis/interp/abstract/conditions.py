@@ -380,6 +380,8 @@ def _compare_witness(op: str, value: int, counter: va.Counter, other: int) -> bo
         else:
             return None
         return (value == wanted) is (op == "==")
+    if counter.more and other > value:  # a later turn, for which this one stands
+        return (other == 3 or value == _WITNESS) is (op == "==") if op in ("==", "!=") else None
     if other > 3 and op in ("==", "!="):
         return (value == _WITNESS) is (op == "==")
     if other > 3 and op in (">=", ">"):

@@ -540,14 +540,17 @@ def _operate_constants(op: str, left: va.Const, right: va.Const) -> va.Value:
         return va.UNKNOWN
     if isinstance(value, (str, bytes)) and len(value) > _LONGEST_TEXT:
         return va.UNKNOWN
-    return va.Const(None, value, va.Counter(last=_last_after(op, left, right)) if counter else None)
+    return va.Const(None, value, _counter_after(op, left, right) if counter else None)
 
 
-def _last_after(op: str, left: va.Const, right: va.Const) -> bool | None:
+def _counter_after(op: str, left: va.Const, right: va.Const) -> va.Counter:
     """An index stays one when a number is added to it."""
     index, number = (left, right) if left.counter else (right, left)
     is_shifted = number.counter is None and (op == "+" or (op == "-" and index is left))
-    return index.counter.last if is_shifted and index.counter and index.counter.modulus is None else None
+    counter = index.counter if is_shifted else None
+    if counter is None or counter.modulus is not None:
+        return va.Counter()
+    return va.Counter(last=counter.last, more=counter.more)
 
 
 def _operate_tensor(m: Machine, op: str, left: va.Value, right: va.Value, node: nd.Node) -> va.Tensor:

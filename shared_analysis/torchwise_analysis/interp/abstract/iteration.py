@@ -88,17 +88,19 @@ def _constant_elements(over: va.Const, turns: int) -> tuple[Sequence[va.Value], 
     if isinstance(value, range):
         count = len(value)
         shown = list(value[: turns if count > _SHORT else count])
-        return _indices(shown), LoopKind.RANGE, count
+        return _indices(shown, count > len(shown)), LoopKind.RANGE, count
     if isinstance(value, (str, bytes, tuple)):
         parts = list(cast("Sequence[object]", value))
         return [va.Const(None, v) for v in parts[:_SHORT]], LoopKind.LITERAL, len(parts)
     return [va.UNKNOWN] * turns, LoopKind.UNKNOWN, None
 
 
-def _indices(numbers: Sequence[int]) -> list[va.Const]:
-    """Index values of a loop; the last turn that is run stands for the last one."""
+def _indices(numbers: Sequence[int], more: bool) -> list[va.Const]:
+    """Index values of a loop; the last turn that is run stands for the last one, and for all `more`."""
     last = len(numbers) - 1
-    return [va.Const(None, n, va.Counter(last=i == last)) for i, n in enumerate(numbers)]
+    return [
+        va.Const(None, n, va.Counter(last=i == last, more=more and i == last)) for i, n in enumerate(numbers)
+    ]
 
 
 def _iterator_elements(
@@ -110,12 +112,13 @@ def _iterator_elements(
         first = start.value if isinstance(start, va.Const) and isinstance(start.value, int) else 0
         counts = [int(trait[6:]) for trait in over.traits if trait.startswith("count:")]
         count = counts[0] if counts else None
-        return _indices(range(first, first + turns)), LoopKind.RANGE, count
+        more = count is None or count > turns
+        return _indices(range(first, first + turns), more), LoopKind.RANGE, count
     if name == "enumerate":
         start = over.arguments.get("start", 1)
         first = start.value if isinstance(start, va.Const) and isinstance(start.value, int) else 0
         inner, kind, count = _elements(m, first_known(over.over[0]), turns, node)
-        indices = _indices(range(first, first + len(inner)))
+        indices = _indices(range(first, first + len(inner)), count is None or count > len(inner))
         pairs = [m.sequence(pair, None, va.Kind.TUPLE) for pair in zip(indices, inner, strict=True)]
         return pairs, kind, count
     if name == "zip":
@@ -154,6 +157,8 @@ def _list_elements(
         if "chunks" in over.traits
         else LoopKind.MODULES
         if "modules" in over.traits
+        else LoopKind.BATCHES
+        if items and _are_batches(m, items)
         else LoopKind.LIST
     )
     if "chunks" in over.traits or m.state.get(("open", over.id)):
@@ -168,6 +173,17 @@ def _list_elements(
     if len(listed) <= _SHORT:
         return listed, LoopKind.LITERAL if kind is LoopKind.LIST else kind, len(listed)
     return listed[:_SHORT], kind, len(listed)
+
+
+def _are_batches(m: Machine, values: Sequence[va.Value]) -> bool:
+    """Are they what one loader gives, each in one piece? Those of several may be of several tasks."""
+    first = first_known(values[0])
+    if not isinstance(first, va.Obj) or first.name != "[]":
+        return False
+    whole = m.objects.get(m.parents.get(first.id, -1))
+    if whole is None or whole.kind is not va.Kind.LOADER:
+        return False
+    return all(isinstance(one := first_known(v), va.Obj) and one.id == first.id for v in values)
 
 
 def element(m: Machine, over: va.Value, node: nd.Node) -> va.Value:
