@@ -17,7 +17,7 @@ from torchwise_analysis.fixes import (
 from torchwise_analysis.interp.abstract.events import ApiCall, Backward, Clip, Event, Step
 from torchwise_analysis.interp.abstract.loops import Loop, LoopKind
 from torchwise_analysis.interp.abstract.trace import Trace
-from torchwise_analysis.interp.abstract.values import BY_SIZE, Const, Factor
+from torchwise_analysis.interp.abstract.values import BY_SIZE, Const, Factor, Tensor
 from torchwise_analysis.policy import weaker
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
 from torchwise_analysis.rules._reading import (
@@ -501,9 +501,14 @@ def _dropped_counts(trace: Trace) -> Iterator[Hit]:
         if not (isinstance(window, Const) and isinstance(window.value, int) and window.value > 1):
             continue
         for backward in trace.backwards:
-            is_mean = backward.loss is not None and backward.loss.reduction != "sum"
+            is_mean = backward.loss is not None and _is_mean(backward.loss)
             if backward.how == "managed" and not backward.divides and is_mean:
                 yield _dropped(call, backward, window.value)
+
+
+def _is_mean(loss: Tensor) -> bool:
+    """Of one micro-batch: a sum that is divided by something that was counted there is one, too."""
+    return loss.reduction != "sum" or any(factor.op == "/" for factor in loss.factors)
 
 
 def _dropped(call: ApiCall, backward: Backward, window: int) -> Hit:

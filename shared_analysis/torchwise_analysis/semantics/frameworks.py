@@ -132,7 +132,8 @@ def hook_returned(m: Machine, hook_: Hook, obj: va.Obj, function_: va.Function, 
     place = m.entry.place
     if hook_.returns_loss:
         # dictionaries carry the loss and whatever else; the framework detaches the rest
-        divides = not _drops_item_count(m, function_)
+        accepts = truth_of(m.attribute(obj, "model_accepts_loss_kwargs"), True)
+        divides = accepts is False or not _drops_item_count(m, function_)
         m.backward(value, m.returned or place, how="managed", divides=divides, owner=obj)
         return
     m.emit(ev.Configured, place, hook=hook_.name, owner=obj, value=value)

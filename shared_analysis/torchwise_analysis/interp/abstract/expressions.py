@@ -165,12 +165,17 @@ def comprehension(m: Machine, node: nd.Comprehension) -> va.Value:
     )
     holder = m.sequence((), node, kind)
     found: list[va.Value] = []
+    keys: list[va.Value] = []
     open_: list[bool] = []
     outer, depth = m.loops, len(m.loops)
     try:
-        _generate(m, node, 0, found, open_)
+        _generate(m, node, 0, found, keys, open_)
     finally:
         m.loops = outer
+    entries = _entries(m, keys, found) if not any(open_) else None
+    if entries is not None:
+        m.state.set(("d", holder.id), entries)
+        return holder
     if kind is va.Kind.DICT and found and isinstance(first_known(found[0]), va.StateDict):
         return first_known(found[0])
     if node.kind is nd.ComprehensionKind.GENERATOR:
@@ -194,16 +199,30 @@ def comprehension(m: Machine, node: nd.Comprehension) -> va.Value:
     return holder
 
 
+def _entries(m: Machine, keys: list[va.Value], values: list[va.Value]) -> dict[object, va.Value] | None:
+    """What a comprehension of a dictionary gave, where all keys are known and no value has a graph."""
+    found = [first_known(key) for key in keys]
+    if not found or m.passes_of(values):
+        return None
+    names = [k.value for k in found if isinstance(k, va.Const) and isinstance(k.value, (str, int))]
+    return dict(zip(names, values, strict=True)) if len(names) == len(values) else None
+
+
 def _generate(
-    m: Machine, node: nd.Comprehension, index: int, found: list[va.Value], open_: list[bool]
+    m: Machine,
+    node: nd.Comprehension,
+    index: int,
+    found: list[va.Value],
+    keys: list[va.Value],
+    open_: list[bool],
 ) -> None:
-    """Run the generators from `index` on, and the element in the innermost.
+    """Run the generators from `index` on, and the element in the innermost; of a dictionary with its `keys`.
 
     No closure that calls itself: it would keep the machine alive until the garbage collector comes.
     """
     if index == len(node.generators):
         if node.value is not None:
-            m.eval(node.element)
+            keys.append(m.eval(node.element))
         found.append(m.eval(node.value if node.value is not None else node.element))
         return
     generator = node.generators[index]
@@ -221,8 +240,9 @@ def _generate(
                 break
         else:
             start = len(found)
-            _generate(m, node, index + 1, found, open_)
+            _generate(m, node, index + 1, found, keys, open_)
             if None in tests:
+                keys.append(va.UNKNOWN)  # which of them are there is not known
                 found[start:] = [_perhaps(value) for value in found[start:]]
     m.loops = before
 

@@ -1218,11 +1218,11 @@ class Machine:
         """Does it carry graphs of this and of an earlier iteration of a loop that we are in?
 
         What comes out of a container that keeps graphs (`for value in history`) has a token of that
-        store: reading it is no second cause.
+        store: reading it is no second cause, unless a backward went through it, which excuses the store.
         """
         if not self.loops or not isinstance(value, _HOLDERS):
             return False
-        tensors = [t for t in self.tensors(value) if len(t.passes) > 1 and not t.tokens]
+        tensors = [t for t in self.tensors(value) if len(t.passes) > 1 and t.tokens <= self.consumed]
         if not tensors:
             return False
         for turn in self.loops:
