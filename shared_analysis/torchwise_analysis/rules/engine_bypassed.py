@@ -64,8 +64,8 @@ RULE = Rule(
     ),
     grading=(
         "Always an error. Certain for a step: the optimizer is seen to come from, or to go into, the engine. "
-        "Possible for a backward: releases of DeepSpeed after 0.18.1 take over a plain `loss.backward()`, "
-        "and which one is installed is not to be seen."
+        "Releases of DeepSpeed after 0.18.1 take over a plain `loss.backward()`: that is certain where the "
+        "project asks for an older one, nothing where it asks for a newer one, and possible otherwise."
     ),
     fix="Advice: `engine.backward(loss)` and `engine.step()`; a `zero_grad` of one's own has to go too.",
     references=(
@@ -195,10 +195,17 @@ def train(loader):
 )
 
 
+_TAKING_OVER = (0, 18, 2)  # of DeepSpeed: `loss.backward()` runs the engine's
+
+
 def detect(trace: Trace) -> Iterator[Hit]:
     for event in trace.of(EngineBypassed):
         if event.what not in ("backward", "step") or not _can_follow_engine(trace, event):
             continue
+        known = trace.releases("deepspeed") if event.what == "backward" else None
+        if known is not None and known.surely_from(_TAKING_OVER):
+            continue
+        is_sure = event.what != "backward" or (known is not None and known.surely_before(_TAKING_OVER))
         name = called(event.engine, "the engine")
         lost = (
             "scaling, division and reduction"
@@ -208,10 +215,10 @@ def detect(trace: Trace) -> Iterator[Hit]:
         yield Hit(
             in_file(trace, event),
             Severity.ERROR,
-            Confidence.POSSIBLE if event.what == "backward" else Confidence.CERTAIN,
+            Confidence.CERTAIN if is_sure else Confidence.POSSIBLE,
             f"this `{event.what}` goes past {name}, which owns it: {lost} are left out. Call the engine's "
             f"own `{event.what}`."
-            + doubt((event.what == "backward", "releases of DeepSpeed after 0.18.1 take it over")),
+            + doubt((not is_sure, "releases of DeepSpeed after 0.18.1 take it over")),
             distinct(
                 (
                     *step(event.engine.place, "the engine takes model and optimizer here"),

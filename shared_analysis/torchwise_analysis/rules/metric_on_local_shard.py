@@ -413,15 +413,27 @@ def _prepared_unseen(trace: Trace) -> frozenset[int]:
     return frozenset(given - seen)
 
 
+def _is_optional(trace: Trace, event: Reported, loader: Obj) -> bool:
+    """Is the loader divided behind a test (`if args.distributed`) that the report does not stand behind?"""
+    told = {guard.place for guard in event.scene.guards}
+    prepared = [one for one in trace.of(Prepared) if any(obj.id == loader.id for obj in one.objects)]
+    return bool(prepared) and all(
+        any(guard.kind in ("flag", "value") and guard.place not in told for guard in one.scene.guards)
+        for one in prepared
+    )
+
+
 def _hit(trace: Trace, event: Reported, loader: Obj, saved: Saved | None) -> Hit:
     read = next((r for r in trace.of(HostSync) if r.value is not None and loader.id in r.value.sources), None)
     what = "decides which checkpoint is kept" if saved is not None else "is reported"
+    is_optional = _is_optional(trace, event, loader)
     return Hit(
         event.place,
         Severity.WARNING if saved is None else Severity.ERROR,
-        Confidence.CERTAIN if loader.place is not None else Confidence.LIKELY,
+        Confidence.CERTAIN if loader.place is not None and not is_optional else Confidence.LIKELY,
         f"this number rests on the part of {called(loader, 'the data')} that this rank got, and {what} as "
-        "that of all. Reduce it over the ranks first.",
+        "that of all. Reduce it over the ranks first."
+        + doubt((is_optional, "whether there are several ranks depends on a setting")),
         distinct(
             (
                 *step(loader.place, "each rank gets a part of this loader"),

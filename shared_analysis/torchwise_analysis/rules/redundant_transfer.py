@@ -12,7 +12,7 @@ from torchwise_analysis.interp.abstract.loops import Loop, inside
 from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.interp.abstract.values import Tensor
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
-from torchwise_analysis.rules._reading import distinct, happens_each_turn, loop_words, step
+from torchwise_analysis.rules._reading import distinct, happens_each_turn, loop_words, step, turn_tests
 from torchwise_analysis.source import nodes
 
 WRONG = """
@@ -94,6 +94,27 @@ RULE = Rule(
         ),
     ),
     examples=(
+        Example(
+            "Made on the host in a loop of a forward",
+            """
+import torch
+from torch import nn
+
+
+class Pyramid(nn.Module):
+    def __init__(self, levels):
+        super().__init__()
+        self.levels = nn.ModuleList(nn.Linear(12, 12) for _ in range(levels))
+
+    def forward(self, x):
+        offsets = torch.zeros(12).to(x.device)
+        for level in self.levels:
+            steps = torch.arange(12).to(x.device)
+                    ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ redundant-transfer hint certain
+            x = level(x) + steps + offsets
+        return x
+""",
+        ),
         Example(
             "Class weights, made once and carried in every step",
             """
@@ -288,9 +309,11 @@ def detect(trace: Trace) -> Iterator[Hit]:
     touched = {id(event.value) for event in trace.of(Touched)}
     for move in trace.of(Transfer):
         value, depth = move.value, _depth(move, stepping)
+        if depth is None and move.factory:
+            depth = _inside_forward(trace, move)
         if depth is None or not _is_device(move.device) or not isinstance(value, Tensor):
             continue
-        if value.device != "cpu" or not happens_each_turn(trace, move, depth):
+        if value.device != "cpu" or not _is_regular(trace, move, depth):
             continue
         loop = move.loops[depth].loop
         if move.factory:
@@ -302,6 +325,12 @@ def detect(trace: Trace) -> Iterator[Hit]:
                 "the same values go to the device again in every step. Move them once, "
                 "before the loop, or register them as a buffer.",
             )
+
+
+def _is_regular(trace: Trace, move: Transfer, depth: int) -> bool:
+    if move.scene.forward is not None and not any(one.loops for one in trace.updates):
+        return not turn_tests(move, depth)
+    return happens_each_turn(trace, move, depth)
 
 
 _DEVICES = frozenset(["cuda", "mps", "xpu", "npu", "hpu", "xla", "rank", "local_rank", "gpu"])
@@ -318,6 +347,16 @@ def _depth(move: Transfer, stepping: set[int]) -> int | None:
     return max((n for n, turn in enumerate(move.loops) if id(turn.loop) in stepping), default=None)
 
 
+def _inside_forward(trace: Trace, move: Transfer) -> int | None:
+    """Which of the loops is the innermost one in the forward of a module: it runs in every step."""
+    forward = trace.passes[move.scene.forward].forward if move.scene.forward is not None else None
+    if forward is None or True not in forward.grad or not move.loops:
+        return None
+    turn = move.loops[-1]
+    is_inside = len(move.loops) > len(forward.loops) and not turn.loop.is_call and turn.loop.count is None
+    return len(move.loops) - 1 if is_inside else None
+
+
 def _is_constant(move: Transfer, value: Tensor, stepping: set[int], touched: set[int]) -> bool:
     """Made before the loop by a call in view, and nobody has written it since."""
     if move.birth is None or id(value) in touched or value.passes:
@@ -326,6 +365,10 @@ def _is_constant(move: Transfer, value: Tensor, stepping: set[int], touched: set
     # in the second turn the value is still on the host: nobody kept what the first turn moved
     is_repeated = any(turn.iteration > 0 and id(turn.loop) in outlived for turn in move.loops)
     return is_repeated and bool(outlived & stepping)
+
+
+def _role(move: Transfer) -> str:
+    return "trains" if move.scene.forward is None else "is part of a forward"
 
 
 def _hit(move: Transfer, loop: Loop, message: str) -> Hit:
@@ -337,7 +380,7 @@ def _hit(move: Transfer, loop: Loop, message: str) -> Hit:
         distinct(
             (
                 *step(move.made, "made in the memory of the host"),
-                Evidence(loop.place, f"the {loop_words(loop)} trains"),
+                Evidence(loop.place, f"the {loop_words(loop)} {_role(move)}"),
                 Evidence(move.place, "and carries it to the device every time"),
             )
         ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -451,7 +451,7 @@ def detect(trace: Trace) -> Iterator[Hit]:
             one for one in trace.steps if built.optimizer is None or one.optimizer.id == built.optimizer.id
         ]
         by_batch = _batch_plan(scheduler)
-        if by_batch is not None and moves and _all_too_rare(moves, steps):
+        if by_batch is not None and moves and _all_too_rare(trace, moves, steps):
             yield _rare(built, by_batch, moves[0], steps)
         elif by_batch is not None:
             yield from _beside_windows(trace, built, moves, steps)
@@ -463,6 +463,8 @@ def detect(trace: Trace) -> Iterator[Hit]:
     for prepared in trace.of(Prepared):
         if prepared.owner.kind is Kind.ACCELERATOR:
             yield from _per_process(trace, prepared)
+            yield from _per_epoch(trace, prepared)
+    yield from _of_shards(trace)
 
 
 # --------------------------------------------------------------------------- planned in batches
@@ -483,6 +485,9 @@ def _batch_plan(scheduler: Obj) -> _Plan | None:
         given = arguments.get("", position)
         if given is not None and _counts_batches(given):
             return _Plan("its length counts batches")
+    total = arguments.get("", _total_at(scheduler)) if last.startswith("get_") else None
+    if total is not None and _counts_batches(total):
+        return _Plan("its length counts batches")
     return None
 
 
@@ -491,10 +496,10 @@ def _counts_batches(value: Value) -> bool:
     return any(word in symbol for symbol in symbols for word in _BATCH_WORDS)
 
 
-def _all_too_rare(moves: list[SchedulerStep], steps: list[Step]) -> bool:
+def _all_too_rare(trace: Trace, moves: list[SchedulerStep], steps: list[Step]) -> bool:
     """Every move stands outside of the loop over batches in which the optimizer steps."""
     deep = max(steps, key=lambda one: len(one.loops), default=None)
-    if deep is None or not deep.loops or deep.loops[-1].loop.kind is not LoopKind.BATCHES:
+    if deep is None or not deep.loops or not trace.walks_loader(deep.loops[-1].loop):
         return False
     places = [turn.loop.place for turn in deep.loops]
     for move in moves:
@@ -632,6 +637,18 @@ def _under_same_tests(move: SchedulerStep, one: Step) -> bool:
 
 
 def _epoch_plan(trace: Trace, scheduler: Obj, epochs: Place) -> _Plan | None:
+    plan = _small_plan(scheduler)
+    if plan is not None:
+        return plan
+    if scheduler.type_name.endswith(".CosineAnnealingLR"):
+        horizon, count = scheduler.arguments.get("T_max", 1), _count_of(trace, epochs)
+        if horizon is not None and count is not None and _equal(horizon, count):
+            return _Plan("its length is the number of epochs", belief=True)
+    return None
+
+
+def _small_plan(scheduler: Obj) -> _Plan | None:
+    """Numbers that leave nothing of the learning rate when they count batches."""
     last = scheduler.type_name.rpartition(".")[2]
     arguments = scheduler.arguments
     if last in ("StepLR", "ExponentialLR"):
@@ -640,10 +657,6 @@ def _epoch_plan(trace: Trace, scheduler: Obj, epochs: Place) -> _Plan | None:
         gamma = 0.1 if gamma is None and last == "StepLR" else gamma
         if size and gamma and 0 < gamma < 1 and gamma ** (_MANY_BATCHES / size) < _NOTHING_LEFT:
             return _Plan(f"it leaves nothing of the learning rate after {_MANY_BATCHES:,} moves", belief=True)
-    if last == "CosineAnnealingLR":
-        horizon, count = arguments.get("T_max", 1), _count_of(trace, epochs)
-        if horizon is not None and count is not None and _equal(horizon, count):
-            return _Plan("its length is the number of epochs", belief=True)
     return None
 
 
@@ -691,10 +704,7 @@ def _per_process(trace: Trace, prepared: Prepared) -> Iterator[Hit]:
 
     [accelerate `AcceleratedScheduler.step`: num_processes moves unless `split_batches`]
     """
-    arguments = prepared.owner.arguments
-    alone = [arguments.get("split_batches"), arguments.get("dataloader_config")]
-    follows = arguments.get("step_scheduler_with_optimizer")
-    if arguments.open or any(value is not None for value in (*alone, follows)):
+    if _moves_alone(prepared.owner):
         return
     moved = {move.scheduler.id: move for move in trace.of(SchedulerStep)}
     bounds = [event for event in trace.of(LoopBounded) if isinstance(event.bound, Unknown)]
@@ -724,6 +734,95 @@ def _per_process(trace: Trace, prepared: Prepared) -> Iterator[Hit]:
             frozenset({("scheduler", scheduler.id)}),
             _TooShort(scheduler, prepared.owner.name),
         )
+
+
+# Schedules that are planned in epochs when they move once per epoch.
+_BY_EPOCHS = ("StepLR", "MultiStepLR", "ExponentialLR", "CosineAnnealingLR", "ReduceLROnPlateau", "PolynomialLR")
+
+
+def _per_epoch(trace: Trace, prepared: Prepared) -> Iterator[Hit]:
+    """A prepared scheduler that moves once per epoch moves once for each process, too."""
+    if _moves_alone(prepared.owner):
+        return
+    for scheduler in prepared.objects:
+        if scheduler.kind is not Kind.SCHEDULER or scheduler.place is None or _batch_plan(scheduler):
+            continue
+        if scheduler.type_name.rpartition(".")[2] not in _BY_EPOCHS:
+            continue
+        moves = [move for move in trace.of(SchedulerStep) if move.scheduler.id == scheduler.id]
+        steps = [one for one in trace.steps if any(one.optimizer is thing for thing in prepared.objects)]
+        if moves and _all_too_rare(trace, moves, steps or list(trace.steps)):
+            yield Hit(
+                moves[0].place,
+                Severity.ERROR,
+                grade(1),
+                f"{called(scheduler, 'this schedule')} is planned in epochs, but a prepared scheduler moves once "
+                "for each process at every call: with n processes it is n epochs ahead after each. Leave it "
+                "out of prepare()." + doubt((True, "how many processes run is not known")),
+                distinct(
+                    (
+                        Evidence(scheduler.place, "it is made here"),
+                        Evidence(prepared.place, "Accelerate prepares it: it moves with every process"),
+                        Evidence(moves[0].place, "it moves once per epoch here"),
+                    )
+                ),
+                frozenset({("scheduler", scheduler.id)}),
+                None,
+            )
+
+
+def _moves_alone(owner: Obj) -> bool:
+    """Is it said how schedulers move, or may it be? [accelerate `AcceleratedScheduler.step`]"""
+    arguments = owner.arguments
+    names = ("split_batches", "dataloader_config", "step_scheduler_with_optimizer")
+    return arguments.open or any(arguments.get(name) is not None for name in names)
+
+
+def _of_shards(trace: Trace) -> Iterator[Hit]:
+    """A schedule as long as the loader was before Accelerate or Fabric gave each process a part of it."""
+    ready = {thing.id: event for event in trace.of(Prepared) for thing in event.objects}
+    for built in trace.of(SchedulerBuilt):
+        if built.scheduler.id in ready or built.scheduler.id in trace.escaped:
+            continue
+        length = _length_of(built.scheduler)
+        found = _LENGTH.search(length) if length is not None and "/" not in length else None
+        sharded = _sharded_later(trace, found.group("of"), built, ready) if found is not None else None
+        moves = [move for move in trace.of(SchedulerStep) if move.scheduler.id == built.scheduler.id]
+        if sharded is None or not moves or "process" in (length or "") or "world" in (length or ""):
+            continue
+        if all(move.loops and trace.walks_loader(move.loops[-1].loop) for move in moves):
+            yield _too_long(built, sharded, moves[0])
+
+
+def _sharded_later(
+    trace: Trace, name: str, built: SchedulerBuilt, ready: Mapping[int, Prepared]
+) -> Prepared | None:
+    loaders = [
+        obj for obj in trace.objects.values() if obj.kind is Kind.LOADER and name in (obj.name, obj.symbol)
+    ]
+    events = [ready[loader.id] for loader in loaders if loader.id in ready]
+    is_later = bool(events) and len(events) == len(loaders) and all(e.order > built.order for e in events)
+    return events[0] if is_later else None
+
+
+def _too_long(built: SchedulerBuilt, sharded: Prepared, move: SchedulerStep) -> Hit:
+    return Hit(
+        move.place,
+        Severity.ERROR,
+        grade(1),
+        f"{called(built.scheduler, 'this schedule')} is as long as the loader was before each process got a part "
+        "of it, and is not prepared itself: with n processes the run ends after 1/n of it. Build it behind "
+        "prepare()." + doubt((True, "how many processes run is not known")),
+        distinct(
+            (
+                Evidence(built.place, "its length counts batches of the whole loader"),
+                Evidence(sharded.place, "each process gets a part of the batches here"),
+                Evidence(move.place, "and it moves once for each batch of a process"),
+            )
+        ),
+        frozenset({("scheduler", built.scheduler.id)}),
+        None,
+    )
 
 
 def _total_at(scheduler: Obj) -> int:
@@ -763,7 +862,7 @@ def _of_lightning(trace: Trace, configured: Configured) -> Iterator[Hit]:
         if plan is None or scheduler.place is None or _is_stepped(trace, scheduler):
             continue
         links = [Evidence(scheduler.place, plan.reason)]
-        links += step(configured.place, "returned without an interval: Lightning steps it once per epoch")
+        links += step(configured.place, 'returned without the interval "step": Lightning steps it once per epoch')
         yield _hit(
             scheduler.place,
             plan,
@@ -772,6 +871,67 @@ def _of_lightning(trace: Trace, configured: Configured) -> Iterator[Hit]:
             links,
             scheduler,
         )
+    for scheduler in _schedulers_per_step(trace, configured.value):
+        plan = _planned_in_epochs(trace, scheduler)
+        if plan is None or scheduler.place is None or _batch_plan(scheduler) or _is_stepped(trace, scheduler):
+            continue
+        links = [Evidence(scheduler.place, plan.reason)]
+        links += step(configured.place, 'returned with the interval "step": Lightning steps it for each batch')
+        yield _hit(
+            scheduler.place,
+            plan,
+            f"{called(scheduler, 'the schedule')} is planned in epochs, but Lightning steps it for each batch: "
+            "the learning rate runs through its whole schedule within an epoch or a few. Leave the interval "
+            '"step" out.',
+            links,
+            scheduler,
+        )
+
+
+def _planned_in_epochs(trace: Trace, scheduler: Obj) -> _Plan | None:
+    """By its numbers, or because its length is that of the Trainer in epochs."""
+    plan = _small_plan(scheduler)
+    if plan is not None or not scheduler.type_name.endswith(".CosineAnnealingLR"):
+        return plan
+    horizon = scheduler.arguments.get("T_max", 1)
+    for one in alternatives(horizon) if horizon is not None else ():
+        symbol = one.symbol or "" if isinstance(one, (Unknown, Obj)) else ""
+        if symbol.replace(".", "").isidentifier() and symbol.rpartition(".")[2] in _EPOCH_NAMES:
+            return _Plan("its length is a number of epochs by its name", belief=True)
+    given = [event.arguments.get("max_epochs") for event in trace.api("lightning.Trainer")]
+    if given and horizon is not None and all(g is not None and _equal(horizon, g) for g in given):
+        return _Plan("its length is the Trainer's `max_epochs`", belief=True)
+    return None
+
+
+_EPOCH_NAMES = frozenset(["max_epochs", "epochs", "n_epochs", "num_epochs", "num_train_epochs", "total_epochs"])
+
+
+def _schedulers_per_step(trace: Trace, value: Value, depth: int = 0) -> Iterator[Obj]:
+    """Schedulers in a dictionary with the interval "step" and no frequency."""
+    for member in alternatives(value):
+        if not isinstance(member, Obj) or depth > 3:
+            continue
+        if member.kind is Kind.DICT and _interval(trace, member) == "step":
+            keyed = trace.entries(member.id)
+            found = keyed.get("scheduler")
+            if isinstance(found, Obj) and found.kind is Kind.SCHEDULER and "frequency" not in keyed:
+                yield found
+        elif member.kind in (Kind.LIST, Kind.TUPLE, Kind.DICT):
+            for inner in trace.items(member.id):
+                yield from _schedulers_per_step(trace, inner, depth + 1)
+
+
+def _interval(trace: Trace, configuration: Obj) -> str | None:
+    """What the configuration of a scheduler says; "?" for what is not known, None where it says nothing.
+
+    One beside "lr_scheduler" is in the wrong dictionary: Lightning warns and does not read it.
+    """
+    keyed = trace.entries(configuration.id)
+    if "lr_scheduler" in keyed or "interval" not in keyed:
+        return None
+    value = keyed["interval"]
+    return value.value if isinstance(value, Const) and isinstance(value.value, str) else "?"
 
 
 def _is_stepped(trace: Trace, scheduler: Obj) -> bool:
@@ -785,8 +945,7 @@ def _schedulers_without_interval(trace: Trace, value: Value, depth: int = 0) -> 
         if member.kind is Kind.SCHEDULER:
             yield member
         elif member.kind is Kind.DICT and depth < 4:
-            keyed = trace.facts.get(("d", member.id))
-            if isinstance(keyed, dict) and "interval" in keyed:
+            if _interval(trace, member) not in (None, "epoch"):
                 continue
             for inner in trace.items(member.id):
                 yield from _schedulers_without_interval(trace, inner, depth + 1)

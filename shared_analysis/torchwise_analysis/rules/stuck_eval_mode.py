@@ -14,7 +14,7 @@ from torchwise_analysis.fixes import (
 )
 from torchwise_analysis.interp.abstract.events import Forward, ModeChange
 from torchwise_analysis.interp.abstract.trace import ENGINE_STEP, Trace
-from torchwise_analysis.interp.abstract.values import Obj
+from torchwise_analysis.interp.abstract.values import Kind, Obj
 from torchwise_analysis.policy import weaker
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
 from torchwise_analysis.rules._modes import has_sure_mode_layer, mode_layers
@@ -116,16 +116,15 @@ RULE = Rule(
         "mode (frozen batch-norm)",
         "the model trains in eval mode from the start and is never evaluated between: fine-tuning of "
         "that kind is deliberate",
-        "no layer of the model depends on the mode, as far as all its parts are known, or only batch-norm "
-        "that is frozen",
+        "no layer of the model depends on the mode, as far as its own code tells, or only batch-norm that is "
+        "frozen",
         "no optimizer owns the model: the loss only runs through it",
         "a framework switches modes around its hooks",
     ),
     grading=(
         "Error. Certain when a layer that depends on the mode (dropout, batch-norm) is seen in the "
         "model; likely when settings decide over it (the rate of a dropout, a batch-norm behind a test), "
-        "and when nothing is known of its layers: what a library builds has some as a rule; possible when "
-        "its own code was read and shows none, but parts of it could not be followed."
+        "and when nothing is known of its layers: what a library builds has some as a rule."
     ),
     fix=(
         "Insert `model.train()` before the training forward. Unsafe, because training changes on "
@@ -443,6 +442,8 @@ def _is_harmless(trace: Trace, forward: Forward) -> bool:
     """
     if mode_layers(trace, forward.module) is False or not _is_owned(trace, forward.module):
         return True
+    if _has_shown_none(trace, forward.module):
+        return True
     layers = [p for p in trace.parts(forward.module.id) if any(n in p.type_name for n in MODE_LAYERS)]
     return bool(layers) and all("Norm" in p.type_name and _is_frozen(trace, p) for p in layers)
 
@@ -471,7 +472,7 @@ def _hit(trace: Trace, forward: Forward, place: Place, between: Forward | None) 
     return Hit(
         place,
         Severity.ERROR,
-        weaker(_confidence(trace, forward, has_layers), grade(int(has_layers and not is_sure))),
+        weaker(_confidence(forward, has_layers), grade(int(has_layers and not is_sure))),
         f"{name} stays in eval mode when training goes on: dropout is off and batch-norm frozen for the "
         "rest of the run. Call train() before training again."
         + doubt(
@@ -485,11 +486,21 @@ def _hit(trace: Trace, forward: Forward, place: Place, between: Forward | None) 
     )
 
 
-def _confidence(trace: Trace, forward: Forward, has_layers: bool) -> Confidence:
-    """What a library builds has dropout or batch-norm as a rule; a model that was read has shown none."""
-    is_read = any(part.id != forward.module.id for part in trace.parts(forward.module.id))
-    missing = 0 if has_layers else 2 if is_read else 1
-    return weaker(grade(missing), grade(int(forward.belief)))
+def _confidence(forward: Forward, has_layers: bool) -> Confidence:
+    """What a library builds has dropout or batch-norm as a rule."""
+    return weaker(grade(int(not has_layers)), grade(int(forward.belief)))
+
+
+def _has_shown_none(trace: Trace, module: Obj) -> bool:
+    """Was a model of the project read that shows no layer with a mode, and holds nothing a library built?"""
+    parts = [part for part in trace.parts(module.id) if part.id != module.id]
+    if not parts or mode_layers(trace, module):
+        return False
+    return not any(
+        part.kind is Kind.MODULE and part.cls is None and not part.type_name.startswith("torch.")
+        for part in parts
+        if part.type_name
+    )
 
 
 def _chain(trace: Trace, forward: Forward, place: Place, between: Forward | None) -> tuple[Evidence, ...]:

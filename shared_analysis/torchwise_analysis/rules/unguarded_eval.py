@@ -92,8 +92,9 @@ RULE = Rule(
         "for a few turns of a literal loop beside no training, as to warm up, where nothing trains and the "
         "model gets made-up tensors, as to measure it, and without `eval()` where the data come from no "
         "loader of their own. "
-        "Certain when all uses are in view; likely when the result goes to a caller that cannot be "
-        "seen, or the module is only taken for one. A function called `evaluate` proves nothing."
+        "Certain when all uses are in view; likely when the result goes to a caller that cannot be seen, in "
+        "a method that nobody in view calls, or when the module is only taken for one. A function called "
+        "`evaluate` proves nothing."
     ),
     fix=(
         "`with torch.no_grad():` around the loop. Safe when no value with a graph leaves the loop, else "
@@ -363,18 +364,20 @@ def detect(trace: Trace) -> Iterator[Hit]:
         if leaves and forward.pass_ not in trace.stored_passes:
             continue  # whoever receives it may still differentiate it
         switched = _switch(trace, forward) if is_switched else None
+        is_called_unseen = forward.scene.entry.kind == "method"
         loop = _loop_of(forward)
         # Several forwards of one evaluation are one finding, at the first of them.
         site = first_in_loop.setdefault((loop, forward.module.id), _site(forward, switched))
         yield Hit(
             site,
             _severity(trace, forward, is_switched),
-            weaker(grade(int(forward.belief)), grade(int(leaves))),
+            weaker(grade(int(forward.belief)), grade(int(leaves or is_called_unseen))),
             f"this evaluation of {called(_whole(trace, forward.module), 'the model')} records a graph that "
             "nothing uses: it needs about the memory of training. Switch autograd off with torch.no_grad()."
             + doubt(
                 (forward.belief, known_by(forward.module)),
                 (leaves, "its result goes into a call that is not seen"),
+                (is_called_unseen, "who calls this method is not seen"),
             ),
             _chain(trace, forward, switched),
             frozenset({("pass", forward.pass_)}),

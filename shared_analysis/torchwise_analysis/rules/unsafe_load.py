@@ -58,7 +58,7 @@ RULE = Rule(
     grading=(
         "A warning, certain, for what the script downloads; a hint, likely, for a path of the command line: "
         "who made the file is not known, and most are one's own checkpoints. Where the argument is left out "
-        "and the project also allows for releases whose default is safe: possible. "
+        "and the project also allows for releases whose default is safe: possible, of a download only. "
         "`trust_remote_code=True` is a hint, once in a file."
     ),
     fix=(
@@ -183,15 +183,33 @@ _OWN = ("resume", "last", "output", "save")
 
 def detect(trace: Trace) -> Iterator[Hit]:
     saved = {_symbol(event.path_value) for event in trace.of(Saved)} - {None}
+    fetched = _fetched(trace)
     for load in trace.of(Loaded):
         path = load.arguments.get("f", 0) or load.arguments.get("file", 0)
         if path is None or load.arguments.open or _symbol(path) in saved:
             continue
-        source = _source(path)
+        source = Confidence.CERTAIN if _symbol(path) in fetched else _source(path)
         how = _unpickles(trace, load) if source is not None else None
-        if source is not None and how is not None:
+        # a file that somebody names, under a release that may be an old one: a choice, twice over
+        is_vague = how is not None and how[0] is Confidence.POSSIBLE and source is not Confidence.CERTAIN
+        if source is not None and how is not None and not is_vague:
             yield _hit(load, source, how)
     yield from _remote(trace)
+
+
+# Functions that download to a path that they are given, with its name and position.
+_DOWNLOADS = {
+    "urllib.request.urlretrieve": ("filename", 1),
+    "torch.hub.download_url_to_file": ("dst", 1),
+    "wget.download": ("out", 1),
+    "gdown.download": ("output", 1),
+}
+
+
+def _fetched(trace: Trace) -> set[object]:
+    """The paths that something is downloaded to."""
+    calls = ((call, _DOWNLOADS[call.name]) for call in trace.api(*_DOWNLOADS) if call.name in _DOWNLOADS)
+    return {_symbol(call.arguments.get(*target)) for call, target in calls} - {None}
 
 
 def _symbol(path: Value | None) -> object:

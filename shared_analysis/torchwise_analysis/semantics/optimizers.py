@@ -250,6 +250,13 @@ def scheduler_step(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
     return va.NONE
 
 
+@method(va.Kind.INSTANCE, "super().__init__")
+def own_scheduler(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
+    """A schedule of the project on a base that a library has: that one changes rates, and steps nothing."""
+    bases = obj.cls.library_bases if obj.cls is not None else ()
+    return va.NONE if any(base.endswith(("Scheduler", "LRScheduler")) for base in bases) else None
+
+
 def _written(node: nd.Node) -> str:
     """The last name of the first argument: "val_loss" of `step(self.val_loss)`, `step(logs["val_loss"])`."""
     if not isinstance(node, nd.Call):
@@ -332,11 +339,16 @@ def unscale(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
 
 @method(va.Kind.SCALER, "update")
 def update(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
-    m.emit(ev.ScalerUpdate, call.node, scaler=obj)
+    waiting = frozenset(o.id for o in m.optimizers if _is_scaled(m.gradients(o)))
+    m.emit(ev.ScalerUpdate, call.node, scaler=obj, waiting=waiting)
     # those of a list, of which the optimizer that was built last has taken the place, too
     for key in [key for key in m.state.facts if key[0] == "unscaled"]:
         m.state.drop(key)
     return va.NONE
+
+
+def _is_scaled(gradients: va.Gradients) -> bool:
+    return bool(gradients) and all(atom.sites and atom.scaled for atom in gradients)
 
 
 @method(va.Kind.SCALER, "get_scale")
@@ -400,8 +412,6 @@ def apex_parameters(m: Machine, call: Call) -> va.Value:
 def clip(m: Machine, call: Call) -> va.Value:
     roots, _ = parameter_roots(m, call.get("parameters", 0))
     reached = m.reached_optimizers(roots) if roots is not None else list(m.optimizers)
-    if roots is not None:  # one of whose parameters nothing is known is not meant where another has these
-        reached = [o for o in reached if m.owns.get(o.id) is not None] or reached
     if roots is not None:  # one of whose parameters nothing is known is not meant where another has these
         reached = [o for o in reached if m.owns.get(o.id) is not None] or reached
     before = {o.id: m.gradients(o) for o in reached}

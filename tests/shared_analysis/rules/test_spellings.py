@@ -15,10 +15,11 @@ from torchwise_analysis.rules import judge
 from torchwise_analysis.settings import Settings
 
 
-def shown(folder: Path, text: str) -> set[str]:
+def shown(folder: Path, text: str, requirements: str = "") -> set[str]:
     """Rules of what is shown as an error or a warning."""
     path = folder / "train.py"
     path.write_text(text, encoding="utf-8")
+    (folder / "requirements.txt").write_text(requirements, encoding="utf-8")
     file = SourceFile(str(path), text)
     trace = run(file.module, Project([str(folder)]))
     assert trace.silence.failed == ()
@@ -351,3 +352,33 @@ def test_scaled_gradients_are_read_in_a_helper(body: str, tmp_path: Path) -> Non
 def test_the_scale_of_gradients_does_not_matter(body: str, tmp_path: Path) -> None:
     text = SCALED.format(helper=f"def read(model):\n    {body}\n", unscale="pass")
     assert "clip-before-unscale" not in shown(tmp_path, text)
+
+
+# --------------------------------------------------------------------------- which release runs
+
+ENGINE = """
+import deepspeed
+from torch import nn
+
+
+def train(loader):
+    engine, _, _, _ = deepspeed.initialize(model=nn.Linear(8, 4), config="config.json")
+    for x, y in loader:
+        loss = nn.functional.cross_entropy(engine(x), y)
+        loss.backward()
+        engine.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("requirements", "is_shown"),
+    [
+        ("deepspeed==0.14.2\n", True),
+        ("torch\ndeepspeed<0.18\n", True),
+        ("deepspeed>=0.18.3\n", False),
+        ("deepspeed\n", False),
+        ("", False),
+    ],
+)
+def test_a_release_that_takes_the_backward_over(requirements: str, is_shown: bool, tmp_path: Path) -> None:
+    assert ("engine-bypassed" in shown(tmp_path, ENGINE, requirements)) is is_shown
