@@ -8,6 +8,7 @@ from typing import NamedTuple
 from torchwise_analysis.findings import Evidence, Fix, Safety, Severity
 from torchwise_analysis.fixes import SourceFile
 from torchwise_analysis.interp.abstract.events import Backward, Clear, Clip, Event, Step
+from torchwise_analysis.interp.abstract.loops import LoopKind, LoopPath
 from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
 from torchwise_analysis.rules._moving import moved_before, moved_behind
@@ -308,9 +309,18 @@ def _backward_that_steps(clip: Clip, later: Sequence[Event]) -> Backward | None:
 
 def _step_before(clip: Clip, earlier: Sequence[Event]) -> Step | None:
     for event in reversed(earlier):
-        if isinstance(event, Step) and event.optimizer.id in clip.before and event.loops == clip.loops:
+        if isinstance(event, Step) and event.optimizer.id in clip.before and _same_turn(event.loops, clip.loops):
             return event
     return None
+
+
+def _same_turn(step: LoopPath, clip: LoopPath) -> bool:
+    """The clipping stands in the turn of the step, or in a loop over callbacks, groups or parameters there."""
+    inner = clip[len(step) :]
+    return clip[: len(step)] == step and all(loop.loop.kind in _LISTS for loop in inner)
+
+
+_LISTS = (LoopKind.LITERAL, LoopKind.LIST, LoopKind.PARAMETERS, LoopKind.MODULES)
 
 
 def _managed(trace: Trace, clip: Clip) -> Backward | None:

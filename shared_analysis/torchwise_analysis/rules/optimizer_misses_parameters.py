@@ -16,12 +16,14 @@ from torchwise_analysis.interp.abstract.events import (
     PartSet,
     RequiresGrad,
     WeightsLoaded,
+    Wrapped,
 )
 from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.interp.abstract.values import Kind, Obj, Origin
 from torchwise_analysis.rules._frames import call_beside
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
 from torchwise_analysis.rules._moving import moved_before
+from torchwise_analysis.rules._processes import can_meet, in_file
 from torchwise_analysis.rules._reading import called, distinct, doubt, grade, step
 from torchwise_analysis.rules.unregistered_submodules import is_parameter_free
 
@@ -92,7 +94,7 @@ RULE = Rule(
     silent=(
         "`add_param_group`, a second optimizer, or an optimizer built again afterwards takes them",
         "the new part has no parameters, is frozen, or no training forward runs it",
-        "the part is only wrapped (compile, DDP, DataParallel): its parameters are the same",
+        "the part is only wrapped (compile, DDP, DataParallel): its parameters are the same; FSDP makes new ones",
         "the optimizer was given a subset on purpose and nothing is switched on later",
         "a network of the same class learns (teachers, target networks), or the weights come from a file",
     ),
@@ -117,6 +119,43 @@ RULE = Rule(
         Reference("pytorch/pytorch#14467", "https://github.com/pytorch/pytorch/issues/14467"),
     ),
     examples=(
+        Example(
+            "Sharded behind the optimizer",
+            """
+import torch
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+
+def train(loader):
+    model = nn.Sequential(nn.Linear(12, 32), nn.Linear(32, 4)).cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
+    fully_shard(model)
+    ^^^^^^^^^^^^^^^^^^ optimizer-misses-parameters
+    for x, y in loader:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+""",
+        ),
+        Example(
+            "The optimizer gets the shards",
+            """
+import torch
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+
+def train(loader):
+    model = nn.Sequential(nn.Linear(12, 32), nn.Linear(32, 4)).cuda()
+    fully_shard(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
+    for x, y in loader:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+""",
+        ),
         Example(
             "A helper replaces the head behind the optimizer",
             """
@@ -406,7 +445,58 @@ def detect(trace: Trace) -> Iterator[Hit]:
             if _was_filtered_out(trace, optimizer, switch) or _was_left_out(trace, optimizer, switch):
                 yield _late_switch(trace, optimizer, switch)
                 break
+    yield from _replaced_by_shards(trace, built)
     yield from _left_out(trace)
+
+
+# --------------------------------------------------------------------------- parameters that are sharded later
+
+
+def _replaced_by_shards(trace: Trace, built: list[OptimizerBuilt]) -> Iterator[Hit]:
+    """FSDP gives a module new parameters, so the optimizer keeps the old ones, which get no gradients.
+
+    [torch.distributed.fsdp: "the optimizer must be initialized after the module has been wrapped"]
+    """
+    told: set[int] = set()
+    for wrapped in trace.of(Wrapped):
+        if wrapped.how not in ("fsdp", "fsdp2") or wrapped.module is None:
+            continue
+        if wrapped.arguments.get("use_orig_params") is not None:
+            continue
+        lineage = set(trace.lineage(wrapped.module.id))
+        for optimizer in built:
+            owns = optimizer.owns or frozenset[int]()
+            is_of_it = bool(lineage & owns) and optimizer.order < wrapped.order
+            is_last = not any(later.order > wrapped.order for later in built)
+            if (
+                not is_of_it
+                or not is_last
+                or optimizer.optimizer.id in told
+                or not can_meet(optimizer, wrapped)
+            ):
+                continue
+            if _steps_after(trace, optimizer, wrapped):
+                told.add(optimizer.optimizer.id)
+                yield _of_shards(trace, optimizer, wrapped)
+
+
+def _of_shards(trace: Trace, optimizer: OptimizerBuilt, wrapped: Wrapped) -> Hit:
+    name = called(optimizer.optimizer, "the optimizer")
+    return Hit(
+        in_file(trace, wrapped),
+        Severity.ERROR,
+        _confidence(trace, optimizer),
+        f"sharding replaces the parameters that {name} was built with: it steps the old ones, which get no "
+        "gradients, and the model does not learn. Build the optimizer afterwards.",
+        distinct(
+            (
+                *step(optimizer.place, f"{name} takes the parameters that exist here"),
+                Evidence(wrapped.place, "and these are replaced by shards here"),
+            )
+        ),
+        frozenset({("optimizer", optimizer.optimizer.id)}),
+        _Found(in_file(trace, wrapped), optimizer.place),
+    )
 
 
 # --------------------------------------------------------------------------- parts that come later
@@ -469,7 +559,7 @@ def _is_trained_later(trace: Trace, setting: PartSet, new: list[Obj]) -> bool:
     return trace.is_trained_after(setting.order, (oid for ids in owners for oid in ids))
 
 
-def _steps_after(trace: Trace, optimizer: OptimizerBuilt, event: PartSet | RequiresGrad) -> bool:
+def _steps_after(trace: Trace, optimizer: OptimizerBuilt, event: PartSet | RequiresGrad | Wrapped) -> bool:
     return any(one.optimizer.id == optimizer.optimizer.id and one.order > event.order for one in trace.steps)
 
 

@@ -253,16 +253,32 @@ def _remembers(optimizer: Obj) -> bool:
 
 
 def _loop_of(trace: Trace, built: OptimizerBuilt) -> Turn | None:
-    """The innermost loop around the construction, written in the same function."""
+    """The innermost loop around the construction, written in the same function; or in one that calls a helper
+    to replace the optimizer that the model had before."""
     if not built.loops:
         return None
     turn = built.loops[-1]
     if turn.loop.kind not in (LoopKind.BATCHES, LoopKind.RANGE, LoopKind.UNBOUNDED):
         return None
-    if trace.is_bounded([turn.loop]):
-        return None
-    entered = (e for e in trace.of(LoopEntered) if e.loop_place == turn.loop.place)
-    return turn if any(e.calls == built.calls for e in entered) else None
+    entered = [e for e in trace.of(LoopEntered) if e.loop_place == turn.loop.place]
+    if any(e.calls == built.calls for e in entered):
+        return None if trace.is_bounded([turn.loop]) else turn  # a few turns may be folds or stages
+    is_helper = any(len(built.calls) == len(e.calls) + 1 for e in entered)
+    return turn if is_helper and _replaces(trace, built, turn) else None
+
+
+def _replaces(trace: Trace, built: OptimizerBuilt, turn: Turn) -> bool:
+    """Was there one of the same kind for the same parameters before the loop, and does the function that makes
+    this one only make it? Whoever trains in it wants one of his own, as the clients of federated learning do."""
+    if any(step.calls[: len(built.calls)] == built.calls for step in trace.steps):
+        return False
+    return any(
+        other.owns == built.owns
+        and other.order < built.order
+        and turn.loop.place not in {t.loop.place for t in other.loops}
+        and other.optimizer.type_name == built.optimizer.type_name
+        for other in trace.of(OptimizerBuilt)
+    )
 
 
 def _trains_in(trace: Trace, built: OptimizerBuilt, turn: Turn, batches: bool) -> bool:
@@ -271,7 +287,7 @@ def _trains_in(trace: Trace, built: OptimizerBuilt, turn: Turn, batches: bool) -
         if one.optimizer.place != built.optimizer.place or turn not in one.loops:
             continue
         inner = one.loops[one.loops.index(turn) + 1 :]
-        if not inner or (not batches and len(inner) == 1 and inner[0].loop.kind is LoopKind.BATCHES):
+        if not inner or (not batches and len(inner) == 1 and trace.walks_loader(inner[0].loop)):
             return True
     return False
 

@@ -211,7 +211,7 @@ def detect(trace: Trace) -> Iterator[Hit]:
             continue
         turn = call.loops[-1]
         step = next((s for s in trace.updates if s.loops[: len(call.loops)] == call.loops), None)
-        if step is None or not (_is_step_loop(turn, call, step) or _is_epoch_loop(turn, call, step)):
+        if step is None or not (_is_step_loop(turn, call, step) or _is_epoch_loop(trace, turn, call, step)):
             continue
         yield Hit(
             in_file(trace, call),
@@ -234,13 +234,24 @@ def _is_step_loop(turn: Turn, call: ApiCall, step: Event) -> bool:
     return turn.loop.takes_batches and len(step.loops) == len(call.loops)
 
 
-def _is_epoch_loop(turn: Turn, call: ApiCall, step: Event) -> bool:
+def _is_epoch_loop(trace: Trace, turn: Turn, call: ApiCall, step: Event) -> bool:
     """Epochs of one run: what trains in them was made before. Folds and other runs begin anew on purpose."""
     inner = step.loops[len(call.loops) :]
-    if not isinstance(step, Step) or step.calls[: len(call.calls)] != call.calls:
-        return False  # in a function of its own: an evaluation may want the same noise each time
+    if not isinstance(step, Step) or not _is_called_beside(trace, call, step):
+        return False
     is_epoch = turn.loop.kind is LoopKind.RANGE and [t.loop.kind for t in inner] == [LoopKind.BATCHES]
     return is_epoch and step.optimizer.origin is Origin.BUILT and turn not in step.optimizer.birth
+
+
+def _is_called_beside(trace: Trace, call: ApiCall, step: Event) -> bool:
+    """In the function that trains, or in a helper that does nothing but seed. A function that seeds and runs a
+    model is an evaluation, which may want the same noise each time."""
+    path = call.calls
+    while step.calls[: len(path)] != path:
+        if any(forward.calls[: len(path)] == path for forward in trace.forwards):
+            return False
+        path = path[:-1]
+    return True
 
 
 def _is_fixed(call: ApiCall) -> bool:

@@ -8,7 +8,7 @@ from torchwise_analysis.findings import Confidence, Evidence, Fix, Safety, Sever
 from torchwise_analysis.fixes import SourceFile, indent_under, innermost_statement, name_for_module
 from torchwise_analysis.interp.abstract.events import Event, Saved, Wrapped
 from torchwise_analysis.interp.abstract.trace import Trace
-from torchwise_analysis.interp.abstract.values import Const, StateDict, alternatives
+from torchwise_analysis.interp.abstract.values import UNREAD, Const, Obj, StateDict, Value, alternatives
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
 from torchwise_analysis.rules._processes import can_meet, said_of_ranks, several_processes
 from torchwise_analysis.rules._reading import distinct
@@ -213,8 +213,7 @@ def _found(trace: Trace) -> Iterator[Hit]:
     for saved in trace.of(Saved):
         if saved.how != "torch.save" or saved.place.path != trace.path or not _holds_weights(saved):
             continue
-        path = saved.path_value
-        if not isinstance(path, Const) or not isinstance(path.value, str):
+        if saved.path_value is None or not _is_shared(saved.path_value):
             continue
         if any(guard.kind != "periodic" for guard in saved.scene.guards) or saved.scene.world:
             continue
@@ -243,6 +242,17 @@ def _found(trace: Trace) -> Iterator[Hit]:
                 ),
                 frozenset({("save", saved.place)}),
             )
+
+
+_NOT_SHARED = frozenset(["rank", "random", "time", UNREAD])
+
+
+def _is_shared(path: Value) -> bool:
+    """Is it one path for all ranks: a text, or a `Path` of one with nothing of the rank in it?"""
+    if isinstance(path, Const):
+        return isinstance(path.value, str)
+    is_path = isinstance(path, Obj) and path.type_name.startswith("pathlib.") and path.place is not None
+    return is_path and isinstance(path, Obj) and path.traits.isdisjoint(_NOT_SHARED)
 
 
 def _starts_processes(event: Event) -> bool:

@@ -13,6 +13,7 @@ from torchwise_analysis.quick import replace
 from torchwise_analysis.semantics import (
     builtin,
     by_name,
+    configs,
     contexts,
     data,
     distributed,
@@ -28,6 +29,8 @@ from torchwise_analysis.semantics import (
 )
 from torchwise_analysis.semantics.registry import FALLBACKS, FUNCTIONS, METHODS, Call, canonical, truth_of
 from torchwise_analysis.source import nodes as nd
+
+REGISTERED = (configs,)  # meanings that nothing here calls by name
 
 # Packages that neither train nor keep what they are given.
 _HARMLESS = frozenset(
@@ -206,7 +209,7 @@ class Library:
         if isinstance(receiver, va.Parameters):
             return _parameters_attribute(receiver, name)
         if isinstance(receiver, va.StateDict):
-            return va.Method(None, receiver, name)
+            return receiver if name == "data" else va.Method(None, receiver, name)
         if not isinstance(receiver, va.Obj):
             return None
         if name == "training" and receiver.kind in (va.Kind.MODULE, va.Kind.ENGINE):
@@ -661,9 +664,10 @@ def _third_party(m: Machine, call: Call, root: str) -> va.Value:
         if last in ("SummaryWriter", "Run", "init", "getLogger"):
             return m.make(va.Kind.OPAQUE, call.node, call.name, traits=frozenset(["logger"]))
         if last[:1].isupper():
-            return m.make(
-                va.Kind.OPAQUE, call.node, call.name, traits=m.taint(*values) & frozenset(["rank", "random"])
-            )
+            traits = m.taint(*values) & frozenset(["rank", "random"])
+            if root == "pathlib" and not all(isinstance(value, va.Const) for value in values):
+                traits |= {va.UNREAD}
+            return m.make(va.Kind.OPAQUE, call.node, call.name, traits=traits)
         parts = [i for v in values if isinstance(v, va.Obj) for i in m.items(v)] if last in _MEANS else []
         made_of = m.taint(*values, *parts) | calls.of_parameters(call.arguments)
         return va.unknown(None, taint=made_of | _library_taint(call.name))
@@ -1105,7 +1109,7 @@ def _of_parameters(m: Machine, value: va.Parameters, call: Call) -> va.Tensor:
 
 
 def _state_method(m: Machine, value: va.StateDict, call: Call) -> va.Value:
-    if call.name in ("copy", "items", "values"):
+    if call.name in ("copy", "items", "values", "detach"):
         return value
     if call.name == "keys":
         return va.UNKNOWN

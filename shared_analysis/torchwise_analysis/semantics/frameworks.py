@@ -650,6 +650,22 @@ def trainer(m: Machine, call: Call) -> va.Value:
     "save_model",
     "save_checkpoint",
 )
+@method(va.Kind.INSTANCE, "compute_loss")
+def own_loss(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
+    """`super().compute_loss(model, inputs)` of a trainer: the model runs, its loss comes back, with what it
+    gave when asked. [transformers `Trainer.compute_loss`]"""
+    model = first_known(call.get("model", 0))
+    if not is_hf_trainer(obj) or not isinstance(model, va.Obj):
+        return None
+    inputs = call.get("inputs", 1)
+    given = va.Arguments((inputs,) if inputs is not None else ())
+    outputs = calls.call_value(m, model, given, call.node)
+    loss = replace(m.attach(None, (outputs,), call.node), reduction="mean", taint=frozenset(["loss"]))
+    if truth_of(call.get("return_outputs", 2), False) is False:
+        return loss
+    return m.sequence((loss, outputs), call.node, va.Kind.TUPLE)
+
+
 def trainer_method(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
     m.emit(ev.ApiCall, call.node, name=f"{obj.type_name}.{call.name}", arguments=call.arguments, receiver=obj)
     for value in call.arguments:

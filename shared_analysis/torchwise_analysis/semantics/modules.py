@@ -365,12 +365,24 @@ def _run(m: Machine, obj: va.Obj, pass_: int, call: Call, top: bool, in_sequence
         return m.sequence(parts, None, va.Kind.TUPLE)
     result = m.attach(pass_, values, call.node)
     head = _replaced_head(m, obj)
+    if head is None and _ends_in_its_own_head(m, obj):
+        return replace(result, activation=va.Activation("linear", obj.place or m.place(call.node)))
     return result if head is None else forward(m, head, Call("", va.Arguments((result,)), call.node))
 
 
 # The last layer of the models of these libraries. [torchvision.models, timm.models: attribute names]
 _HEADS = ("fc", "classifier", "head", "heads")
 _WITH_HEADS = ("torchvision.models.", "timm.")
+
+
+_WITH_AUXILIARY_HEADS = ("inception_v3", "googlenet")
+
+
+def _ends_in_its_own_head(m: Machine, obj: va.Obj) -> bool:
+    """Is it a classifier of torchvision as it was made? Its last layer is linear. [torchvision.models]"""
+    package, _, name = obj.type_name.rpartition(".")
+    is_classifier = package == "torchvision.models" and name not in _WITH_AUXILIARY_HEADS
+    return is_classifier and all(m.attribute(obj, head) is None for head in _HEADS)
 
 
 def _replaced_head(m: Machine, obj: va.Obj) -> va.Obj | None:
@@ -671,6 +683,8 @@ def modules(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
 @method(va.Kind.OPAQUE, "state_dict")
 @method(va.Kind.OPTIMIZER, "state_dict")
 @method(va.Kind.INSTANCE, "state_dict")
+@method(va.Kind.SCHEDULER, "state_dict")
+@method(va.Kind.SCALER, "state_dict")
 def state_dict(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
     inner, wrapped = unwrap(m, obj)
     if (

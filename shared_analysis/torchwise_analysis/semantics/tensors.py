@@ -529,7 +529,8 @@ def required(m: Machine, value: va.Tensor, arguments: va.Arguments, node: nd.Nod
     m.emit(ev.ApiCall, node, name="torch.Tensor.requires_grad=", arguments=arguments)
     if value.passes or truth_of(arguments.get("requires_grad", 0), True) is not True:
         return value
-    out = replace(value, taint=value.taint | {va.REQUIRED if value.cut is not None else va.LEAF})
+    lost = frozenset([va.REQUIRED]) if value.cut is not None else frozenset[str]()
+    out = replace(value, taint=value.taint | {va.LEAF} | lost)
     m.exchange(value, out)
     return out
 

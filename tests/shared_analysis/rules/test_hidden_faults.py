@@ -561,3 +561,462 @@ def warm_start(net, path):
     net.load_state_dict(weights, strict=False){here}
 """,
     )
+
+
+# --------------------------------------------------------------------------- settings that a library fills
+
+SEEDED = """
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+{imports}
+
+
+@dataclass
+class Config:
+    seed: int = 1
+    epochs: int = 10
+
+
+def set_seed(seed):
+    torch.manual_seed(seed){here}
+
+
+def epoch_of(model, loader, optimizer, cfg, epoch):
+    {call}
+    for x, y in loader:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+
+
+def main(loader):
+    cfg = {filled}
+    model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5), nn.Linear(8, 2))
+    optimizer = torch.optim.Adam(model.parameters())
+    for epoch in range(cfg.epochs):
+        epoch_of(model, loader, optimizer, cfg, epoch)
+"""
+
+
+@pytest.mark.parametrize(
+    ("imports", "filled"),
+    [
+        ("import tyro", "tyro.cli(Config)"),
+        ("import pyrallis", "pyrallis.parse(config_class=Config)"),
+        ("from simple_parsing import parse", "parse(Config)"),
+        (
+            "from transformers import HfArgumentParser",
+            "HfArgumentParser(Config).parse_args_into_dataclasses()[0]",
+        ),
+    ],
+)
+@pytest.mark.parametrize(
+    ("call", "here"), [("set_seed(cfg.seed)", "  # here"), ("set_seed(cfg.seed + epoch)", "")]
+)
+def test_a_helper_that_seeds_each_epoch(imports: str, filled: str, call: str, here: str) -> None:
+    check("reseed-in-loop", SEEDED.format(imports=imports, filled=filled, call=call, here=here))
+
+
+# --------------------------------------------------------------------------- weights
+
+COMPREHENDED = """
+import copy
+
+import torch
+from torch import nn
+
+
+class Keeper:
+    def __init__(self):
+        self.best, self.weights = 0.0, None
+
+    def offer(self, score, model):
+        if score > self.best:
+            self.best = score
+            self.weights = {kept}{here}
+
+
+def fit(model, loader, score):
+    optimizer = torch.optim.Adam(model.parameters())
+    keeper = Keeper()
+    for epoch in range(10):
+        for x, y in loader:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        keeper.offer(score(model), model)
+    model.load_state_dict(keeper.weights)
+"""
+
+
+@pytest.mark.parametrize(
+    ("kept", "here"),
+    [
+        ("{k: v for k, v in model.state_dict().items()}", "  # here"),
+        ("{k: v.detach() for k, v in model.state_dict().items()}", "  # here"),
+        ("{k: v.data for k, v in model.state_dict().items()}", "  # here"),
+        ("{k: v.clone() for k, v in model.state_dict().items()}", ""),
+        ("{k: v.detach().clone() for k, v in model.state_dict().items()}", ""),
+        ("copy.deepcopy(model.state_dict())", ""),
+    ],
+)
+def test_entries_of_a_state_dict(kept: str, here: str) -> None:
+    check("best-state-aliased", COMPREHENDED.replace("{kept}", kept).replace("{here}", here))
+
+
+def test_averages_that_begin_as_the_weights() -> None:
+    check(
+        "best-state-aliased",
+        """
+import torch
+from torch import nn
+
+
+class Ema:
+    def __init__(self, model):
+        self.shadow = {k: v for k, v in model.state_dict().items()}
+
+    def update(self, model):
+        for k, v in model.state_dict().items():
+            self.shadow[k] = 0.99 * self.shadow[k] + 0.01 * v
+
+
+def fit(model, loader):
+    optimizer = torch.optim.Adam(model.parameters())
+    ema = Ema(model)
+    for x, y in loader:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        ema.update(model)
+    model.load_state_dict(ema.shadow)
+""",
+    )
+
+
+# --------------------------------------------------------------------------- optimizers and schedules
+
+REBUILT = """
+import torch
+from torch import nn
+
+
+class Trainer:
+    def __init__(self, model, lr):
+        self.model, self.lr = model, lr
+        self.optimizer = torch.optim.Adam(model.parameters(), lr=lr)
+
+    def start(self, epoch):
+        {start}
+
+    def update(self, x, y):
+        self.optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(self.model(x), y)
+        loss.backward()
+        self.optimizer.step()
+        return loss.detach()
+
+    def fit(self, loader):
+        for epoch in range(10):
+            self.start(epoch)
+            print(sum(self.update(x, y) for x, y in loader))
+
+
+def main(loader):
+    Trainer(nn.Linear(8, 2), 0.1).fit(loader)
+"""
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "self.optimizer = torch.optim.Adam(self.model.parameters(), lr=self.lr * 0.9**epoch)  # here",
+        'self.optimizer.param_groups[0]["lr"] = self.lr * 0.9**epoch',
+    ],
+)
+def test_an_optimizer_that_a_hook_replaces(start: str) -> None:
+    check("optimizer-rebuilt-in-loop", REBUILT.format(start=start))
+
+
+def test_clients_have_optimizers_of_their_own() -> None:
+    check(
+        "optimizer-rebuilt-in-loop",
+        """
+import torch
+from torch import nn
+
+
+class Client:
+    def __init__(self, model):
+        self.model = model
+        self.optimizer = torch.optim.Adam(model.parameters())
+
+    def round(self, loader):
+        self.optimizer = torch.optim.Adam(self.model.parameters())
+        for x, y in loader:
+            self.optimizer.zero_grad()
+            nn.functional.cross_entropy(self.model(x), y).backward()
+            self.optimizer.step()
+
+
+def main(loader, rounds):
+    client = Client(nn.Linear(8, 2))
+    for _ in range(rounds):
+        client.round(loader)
+""",
+    )
+
+
+PLANNED = """
+import torch
+from torch import nn
+from transformers import get_cosine_schedule_with_warmup, get_scheduler
+
+
+class Trainer:
+    def __init__(self, model, loader):
+        self.model, self.loader = model, loader
+        self.optimizer = torch.optim.AdamW(model.parameters())
+        total = 4 * len(loader)
+        self.schedule = {schedule}
+
+    def update(self, x, y):
+        loss = nn.functional.cross_entropy(self.model(x), y)
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        {each}
+        return loss.item()
+
+    def fit(self):
+        for epoch in range(4):
+            losses = [self.update(x, y) for x, y in self.loader]
+            {last}
+
+
+def main(data):
+    loader = torch.utils.data.DataLoader(data, batch_size=8, shuffle=True)
+    Trainer(nn.Linear(8, 2), loader).fit()
+"""
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        "get_cosine_schedule_with_warmup(self.optimizer, total // 10, total)",
+        'get_scheduler("linear", self.optimizer, 0, total)',
+        "torch.optim.lr_scheduler.OneCycleLR(self.optimizer, 0.1, total_steps=total)",
+    ],
+)
+@pytest.mark.parametrize("is_rare", [True, False])
+def test_a_schedule_of_batches(schedule: str, is_rare: bool) -> None:
+    moved = "self.schedule.step()"
+    each, last = ("pass", f"{moved}  # here") if is_rare else (moved, "pass")
+    check("scheduler-wrong-cadence", PLANNED.format(schedule=schedule, each=each, last=last))
+
+
+CLIPPED = """
+import torch
+from torch import nn
+
+
+class Clip:
+    def __init__(self, model):
+        self.model = model
+
+    def before_step(self):
+        {before}
+
+    def after_step(self):
+        {after}
+
+
+def fit(model, loader):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    callbacks = [Clip(model)]
+    for x, y in loader:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        for callback in callbacks:
+            callback.before_step()
+        optimizer.step()
+        for callback in callbacks:
+            callback.after_step()
+"""
+
+
+@pytest.mark.parametrize("is_late", [True, False])
+def test_callbacks_that_clip(is_late: bool) -> None:
+    clip = "nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)"
+    before, after = ("pass", f"{clip}  # here") if is_late else (clip, "pass")
+    check("clip-order", CLIPPED.format(before=before, after=after))
+
+
+SHARDED = """
+import torch
+from torch import nn
+{imports}
+
+
+def train(loader):
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 2)).cuda()
+    {first}
+    {then}
+    for x, y in loader:
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("imports", "shard"),
+    [
+        ("from torch.distributed.fsdp import fully_shard", "fully_shard(model)"),
+        ("from torch.distributed._composable.fsdp import fully_shard", "fully_shard(model)"),
+        ("from torch.distributed.fsdp import FullyShardedDataParallel as FSDP", "model = FSDP(model)"),
+    ],
+)
+@pytest.mark.parametrize("is_late", [True, False])
+def test_parameters_that_are_sharded_later(imports: str, shard: str, is_late: bool) -> None:
+    built = "optimizer = torch.optim.AdamW(model.parameters())"
+    first, then = (built, f"{shard}  # here") if is_late else (shard, built)
+    check("optimizer-misses-parameters", SHARDED.format(imports=imports, first=first, then=then))
+
+
+# --------------------------------------------------------------------------- files
+
+FETCHED = """
+import os
+import urllib.request
+
+import torch
+
+
+def fetch(name):
+    path = os.path.join("cache", name)
+    if not os.path.exists(path):
+        {fetch}
+    return path
+
+
+def weights(name):
+    return torch.load(fetch(name), map_location="cpu", weights_only={flag}){here}
+"""
+
+
+@pytest.mark.parametrize(
+    "fetch",
+    [
+        'urllib.request.urlretrieve(f"https://example.org/{name}", path)',
+        'torch.hub.download_url_to_file("https://example.org/" + name, path)',
+    ],
+)
+@pytest.mark.parametrize(("flag", "here"), [("False", "  # here"), ("True", "")])
+def test_a_path_that_something_is_downloaded_to(fetch: str, flag: str, here: str) -> None:
+    check("unsafe-load", FETCHED.replace("{fetch}", fetch).replace("{flag}", flag).replace("{here}", here))
+
+
+SAVED = """
+import os
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+
+def train(loader):
+    dist.init_process_group("nccl")
+    rank = dist.get_rank()
+    model = DistributedDataParallel(nn.Linear(8, 2).cuda())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    out = Path("runs"{name})
+    for epoch in range(10):
+        for x, y in loader:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        torch.save(model.module.state_dict(), {path}){here}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "here"),
+    [
+        ("", 'out / f"{epoch}.pt"', "  # here"),
+        ("", 'out / "weights" / "last.pt"', "  # here"),
+        ("", 'out / f"{epoch}_{rank}.pt"', ""),
+        (', f"rank{rank}"', 'out / "last.pt"', ""),
+        (', os.environ["NODE"]', 'out / "last.pt"', ""),
+    ],
+)
+def test_one_path_of_all_ranks(name: str, path: str, here: str) -> None:
+    check("save-on-every-rank", SAVED.replace("{name}", name).replace("{path}", path).replace("{here}", here))
+
+
+# --------------------------------------------------------------------------- scores and losses
+
+SCORED = """
+import torch
+import torchvision
+from torch import nn
+
+
+def train(loader):
+    model = torchvision.models.resnet18(num_classes=4)
+    {head}
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x, y, teacher in loader:
+        scores = model(x)
+        loss = nn.functional.kl_div({given}, teacher.softmax(1), reduction="batchmean"){here}
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("head", "given", "here"),
+    [
+        ("pass", "scores / 4.0", "  # here"),
+        ("model.fc = nn.Linear(512, 4)", "0.5 * scores - 1", "  # here"),
+        ("pass", "(scores / 4.0).log_softmax(1)", ""),
+        ("model.fc = nn.Sequential(nn.Linear(512, 4), nn.LogSoftmax(1))", "scores", ""),
+        ("model.fc = make_head()", "scores", ""),
+    ],
+)
+def test_scaled_scores_of_a_classifier(head: str, given: str, here: str) -> None:
+    check("kl-div-inputs", SCORED.format(head=head, given=given, here=here))
+
+
+KEPT = """
+from {package} import {base}
+
+
+class Mine({base}):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.seen = []
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        {loss}
+        self.seen.append({kept}){here}
+        return loss
+"""
+
+
+@pytest.mark.parametrize(("package", "base"), [("transformers", "Trainer"), ("trl", "SFTTrainer")])
+@pytest.mark.parametrize(
+    "loss",
+    [
+        "loss, outputs = super().compute_loss(model, inputs, return_outputs=True)",
+        "loss = super().compute_loss(model, inputs, num_items_in_batch=num_items_in_batch)",
+    ],
+)
+@pytest.mark.parametrize(("kept", "here"), [("loss", "  # here"), ("loss.detach()", ""), ("loss.item()", "")])
+def test_the_loss_of_the_trainer_itself(package: str, base: str, loss: str, kept: str, here: str) -> None:
+    check("retained-graph", KEPT.format(package=package, base=base, loss=loss, kept=kept, here=here))

@@ -521,13 +521,18 @@ def _operate(m: Machine, op: str, left: va.Value, right: va.Value, node: nd.Node
     )
     is_number = (moving or is_count) and data is not None and _scalar_like(m, data)
     if data is not None and data.kind is va.Kind.OPAQUE and "options" not in data.traits and not is_number:
-        return data
+        is_path = op == "/" and data.type_name.startswith("pathlib.")
+        is_read = not is_path or isinstance(right, va.Const)
+        return (
+            data if is_read else replace(data, traits=data.traits | {va.UNREAD} | m.taint(right) & _DIFFERING)
+        )
     symbols = (_symbol(left), _symbol(right))
     text = f"({symbols[0] or _text(left)}{op}{symbols[1] or _text(right)})" if any(symbols) else None
     return va.unknown(text, taint=m.taint(left, right), varies=moving)
 
 
 _TYPES = (va.Library, va.Class)
+_DIFFERING = frozenset(["rank", "random", "time"])  # what makes names that processes do not share
 
 
 def _operate_unions(m: Machine, op: str, left: va.Value, right: va.Value, node: nd.Node) -> va.Value:
@@ -605,12 +610,19 @@ def _operate_tensor(m: Machine, op: str, left: va.Value, right: va.Value, node: 
     return replace(
         tensor,
         passes=tensor.passes if recording else frozenset[int](),
-        activation=None,
+        activation=tensor.activation if _keeps_line(op, tensor, other) else None,
         factors=factors,
         sources=sources,
         taint=tensor.taint | m.taint(other),
         cut=None if _may_have_graph(m, other) else tensor.cut,
     )
+
+
+def _keeps_line(op: str, tensor: va.Tensor, other: va.Value) -> bool:
+    """Scores times, by, plus or minus a setting are as unbounded as they were."""
+    is_linear = tensor.activation is not None and tensor.activation.name == "linear"
+    is_number = isinstance(other, va.Const) or (isinstance(other, va.Unknown) and other.symbol is not None)
+    return is_linear and is_number and op in ("*", "/", "+", "-")
 
 
 def _may_have_graph(m: Machine, value: va.Value) -> bool:
@@ -952,6 +964,8 @@ def set_item(
     if m.library.set_item(m, receiver, index, value, node):
         return
     for obj in va.alternatives(receiver):
+        if isinstance(obj, va.StateDict) and not obj.copied:
+            m.exchange(obj, replace(obj, copied=True))  # its entries are given other tensors
         if not isinstance(obj, va.Obj):
             continue
         if isinstance(index, va.Const) and isinstance(index.value, (str, int)) and not index.counter:

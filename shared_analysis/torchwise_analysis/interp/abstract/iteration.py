@@ -79,8 +79,16 @@ def _elements(
                 return keys, LoopKind.LITERAL, len(keys)
             return [va.unknown(None)] * turns, LoopKind.LIST, None
     if isinstance(over, va.StateDict):
-        return [va.unknown(None)], LoopKind.PARAMETERS, None
+        return [_state_entry(m, over, node)], LoopKind.PARAMETERS, None
     return [element(m, over, node)] * turns, _kind(over), None
+
+
+def _state_entry(m: Machine, over: va.StateDict, node: nd.Node) -> va.Value:
+    """A key, or a pair with one of the tensors: a part stands for the whole."""
+    target = node.target if isinstance(node, (nd.For, nd.Generator)) else None
+    if not isinstance(target, nd.TupleExpr) or len(target.elements) != 2:
+        return va.unknown(None)
+    return m.sequence((va.unknown(None), over), None, va.Kind.TUPLE)
 
 
 def _constant_elements(over: va.Const, turns: int) -> tuple[Sequence[va.Value], LoopKind, int | None]:

@@ -317,6 +317,12 @@ class Trace:
                 return turn.loop
         return None
 
+    def walks_loader(self, loop: Loop) -> bool:
+        """Is it a loop, or a comprehension, over the batches of a loader?"""
+        source = self.objects.get(loop.source) if loop.source is not None else None
+        is_loader = source is not None and source.kind is Kind.LOADER
+        return loop.kind is LoopKind.BATCHES or (loop.kind is LoopKind.COMPREHENSION and is_loader)
+
     def is_bounded(self, loops: Iterable[Loop]) -> bool:
         """Do all of these loops run a small literal number of times?"""
         return all(loop.count is not None and loop.count <= 16 for loop in loops)

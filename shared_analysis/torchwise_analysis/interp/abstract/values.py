@@ -166,6 +166,8 @@ OF_GRADIENTS = "of gradients"  # taint of truths about gradients
 PART = "part:"  # taint of a part of what an unseen call gave, with its pass and its number or name
 
 
+UNREAD = "unread"  # trait of a path with a part that is not known
+
 OF_BATCH = "of batch"  # taint of the sizes of what comes from a loader or through a model
 BY_SIZE = "by size"  # taint of a sum that was divided by the number of samples of its batch
 SKIPPED = "skipped"  # taint of what a function gave that was not run: a tensor, as far as is known
