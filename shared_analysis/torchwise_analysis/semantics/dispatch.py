@@ -268,6 +268,8 @@ class Library:
         if isinstance(receiver, va.Library):
             m.emit(ev.ApiCall, node, name=f"{receiver.path}.{name}=", arguments=va.Arguments((value,)))
             return True
+        if isinstance(receiver, va.Unknown) and name == "grad":
+            m.forget_gradients()
         return False
 
     def kept_attribute(self, m: Machine, receiver: va.Obj, name: str, value: va.Value, node: nd.Node) -> None:
@@ -377,6 +379,8 @@ class Library:
         table = tables.after(receiver, call) if isinstance(receiver, va.Unknown) else None
         if table is not None:
             return table
+        if name == "zero_" and "grad" in _attributes_below(node):
+            m.forget_gradients()
         if name == "get" and isinstance(receiver, va.Unknown):
             entry = _looked_up(m, receiver, call)
             if entry is not None:
@@ -823,6 +827,8 @@ def _any_method(m: Machine, obj: va.Obj, call: Call) -> va.Value:
             return found
     if name == "backward":
         m.backward(call.first() if call.first() is not None else obj, node)
+        if call.first() is not None and obj.kind is va.Kind.OPAQUE and obj.place is not None:
+            m.forget_gradients()
         return va.NONE
     if obj.kind is va.Kind.LOADER or obj.kind is va.Kind.DATASET:
         return m.child(obj, f"{name}()")
@@ -992,7 +998,19 @@ def _unknown_backward(m: Machine, receiver: va.Value, call: Call) -> va.Value:
     if first is not None and m.tensors(first):
         target = first
     m.backward(target, call.node, truth_of(call.get("retain_graph"), False) is not False)
+    if call.arguments.positional and target is receiver:
+        m.forget_gradients()
     return va.NONE
+
+
+def _attributes_below(node: nd.Node) -> set[str]:
+    """The attributes that a method was taken off."""
+    found: set[str] = set()
+    while isinstance(node, (nd.Call, nd.Attribute)):
+        if isinstance(node, nd.Attribute):
+            found.add(node.attr)
+        node = node.func if isinstance(node, nd.Call) else node.value
+    return found
 
 
 def _native_scaler(m: Machine, obj: va.Obj, call: Call) -> va.Value:

@@ -183,10 +183,21 @@ def _closure_step(m: Machine, obj: va.Obj, closure: va.Function, call: Call) -> 
             m.loops = (*outer, Turn(loop, turn))
             result = calls.call_function(m, closure, va.NO_ARGUMENTS, call.node)
             m.loops = outer
-            m.step(obj, call.node, "closure")
+            for optimizer in _called(m, obj, call):
+                m.step(optimizer, call.node, "closure")
     finally:
         m.loops = outer
     return result
+
+
+def _called(m: Machine, obj: va.Obj, call: Call) -> list[va.Obj]:
+    """The optimizer whose step is called, with the others that it may be instead."""
+    func = call.node.func if isinstance(call.node, nd.Call) else None
+    if not isinstance(func, nd.Attribute) or not isinstance(func.value, (nd.Name, nd.Attribute)):
+        return [obj]
+    members = va.alternatives(m.eval(func.value))
+    found = [v for v in members if isinstance(v, va.Obj) and v.kind is va.Kind.OPTIMIZER]
+    return found if any(v.id == obj.id for v in found) else [obj]
 
 
 @method(va.Kind.OPTIMIZER, "first_step", "second_step")

@@ -520,3 +520,99 @@ def test_the_optimizer_of_an_unseen_object_may_be_the_one_that_steps() -> None:
                 optimizer.step()
         """
     check("missing-step", text)
+
+
+# --------------------------------------------------------------------------- gradients cleared out of sight
+
+CLEARING = """
+import torch
+from torch import nn
+
+
+def zero_grads(tensors):
+    for p in tensors:
+        if p.grad is not None:
+            p.grad = torch.zeros_like(p.grad)
+
+
+def drop_grads(tensors):
+    for p in tensors:
+        p.grad = None
+
+
+def zero_in_place(tensors):
+    for p in tensors:
+        if p.grad is None:
+            continue
+        p.grad.detach_()
+        p.grad.zero_()
+
+
+def fit(loss_fn, design, optim, steps, capture):
+    params = None
+    for step in range(steps):
+        if params is not None:
+            CLEAR
+        loss = loss_fn(design)
+        params = set(site["value"].unconstrained() for site in capture.nodes.values())
+        loss.backward()HERE
+        optim(params)
+        optim.step()
+"""
+
+
+@pytest.mark.parametrize("clear", ["zero_grads(params)", "drop_grads(params)", "zero_in_place(params)"])
+def test_gradients_of_unknown_parameters_are_cleared(clear: str) -> None:
+    check("missing-zero-grad", CLEARING.replace("CLEAR", clear).replace("HERE", ""))
+
+
+def test_nothing_clears_gradients_of_unknown_parameters() -> None:
+    check("missing-zero-grad", CLEARING.replace("CLEAR", "print(params)").replace("HERE", "  # here"))
+
+
+@pytest.mark.parametrize("taped", ["wp.Tape()", "wp.context.Tape(device)"])
+def test_a_tape_of_another_library_keeps_its_own_gradients(taped: str) -> None:
+    check(
+        "missing-zero-grad",
+        f"""
+        import warp as wp
+        from warp_nn.optimizers import Adam
+
+
+        def train(model, batches, device):
+            optimizer = Adam(model.parameters(), lr=1e-3)
+            for batch in batches:
+                with {taped} as tape:
+                    loss = model(batch)
+                tape.backward(loss)
+                optimizer.step()
+                tape.zero()
+        """,
+    )
+
+
+@pytest.mark.parametrize("chosen", ["torch.optim.SGD", "torch.optim.SGD if plain else torch.optim.Adam"])
+def test_a_closure_runs_once(chosen: str) -> None:
+    check(
+        "grads-cleared-before-step",
+        f"""
+        import torch
+        from torch import nn
+
+
+        def train(model: nn.Module, loader, plain):
+            if plain:
+                optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            else:
+                optimizer = ({chosen})(model.parameters(), lr=0.1)
+            for x, y in loader:
+
+                def closure():
+                    optimizer.zero_grad()
+                    loss = nn.functional.mse_loss(model(x), y)
+                    loss.backward()
+                    return loss
+
+                optimizer.step(closure)
+        """,
+    )

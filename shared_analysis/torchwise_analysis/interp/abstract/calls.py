@@ -195,6 +195,9 @@ def call_method(
         for member in known:
             value = call_method(m, member, name, arguments, node)
             result = value if result is None else join_values(result, value)
+            if name == "step" and isinstance(member, va.Obj) and member.kind is va.Kind.OPTIMIZER:
+                if any(isinstance(first_known(given), va.Function) for given in arguments):
+                    break  # the closure runs once, whichever optimizer it is, and all have stepped
         return result if result is not None else va.UNKNOWN
     if isinstance(receiver, va.Obj):
         own = m.attribute(receiver, name)

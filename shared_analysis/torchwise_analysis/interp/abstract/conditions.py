@@ -453,6 +453,10 @@ def narrow(m: Machine, test_node: nd.Expr, taken: bool) -> None:
             return
         target, strict = test_node.left, True
         want_none = (test_node.ops[0] in ("is", "==")) is taken
+    if strict and want_none and isinstance(target, nd.Attribute) and target.attr == "grad":
+        if isinstance(first_known(m.eval(target.value)), va.Unknown):
+            m.forget_gradients()  # there are none
+        return
     if not isinstance(target, nd.Name):
         return
     value = m.lookup(target.id)

@@ -1133,6 +1133,11 @@ class Machine:
             self.emit(ev.GradientsReset, node, roots=found)
         self.clear(node, self.reached_optimizers(found), how, quiet)
 
+    def forget_gradients(self) -> None:
+        """Those of something unknown are gone, or a thing that is not seen, such as a tape, made them its way."""
+        for optimizer in self.optimizers:
+            self.state.set(("grad", optimizer.id), va.CLEAN)
+
     def step(
         self,
         optimizer: va.Obj,
