@@ -165,7 +165,7 @@ def test_a_fault_in_several_files_stands_in_a_check_of_all(case: Case, tmp_path:
 
 
 def test_programs_of_one_file_say_the_same_beside_others(tmp_path: Path) -> None:
-    single = [case for case in CASES if len(case.faulty) == 1]
+    single = [case for case in CASES if len(case.faulty) == 1][::4]
     paths = written(tmp_path, {f"{case.name}.py": text for case in single for text in case.faulty.values()})
     alone = [engine.check(file).findings for engine, file in map(document, paths)]
     together = [report.findings for report in check_together([document(path) for path in paths])]
