@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.memory_model.live_models import MODELS
 
 from torchwise_analysis.names.project import Project
 from torchwise_analysis.plan import EstimateRequest, estimate_module
@@ -87,6 +88,18 @@ LOOP = """
         {clip}
         optimizer.step()
 """
+HALF_LOOP = LOOP.replace(
+    """
+        output = model(x)
+        loss = F.cross_entropy(output, y)
+""",
+    """
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            output = model(x)
+            loss = F.cross_entropy(output, y)
+""",
+)
+assert HALF_LOOP != LOOP
 
 
 def made(source: str) -> tuple[Any, Any, Any]:
@@ -96,8 +109,8 @@ def made(source: str) -> tuple[Any, Any, Any]:
     return model, x, y
 
 
-def from_source(source: str, optimizer: str, clip: str) -> Interval:
-    text = IMPORTS + textwrap.dedent(source) + textwrap.dedent(LOOP).format(optimizer=optimizer, clip=clip)
+def from_source(source: str, optimizer: str, clip: str, loop: str = LOOP) -> Interval:
+    text = IMPORTS + textwrap.dedent(source) + textwrap.dedent(loop).format(optimizer=optimizer, clip=clip)
     report = estimate_module(
         lower_text("train.py", text), Project([], []), EstimateRequest(with_remedies=False)
     )
@@ -122,6 +135,39 @@ def test_the_same_step_from_source_and_from_live_objects(source: str, optimizer:
     expected = from_source(source, OPTIMIZERS[optimizer], clip)
     # the labels lie on the host here and on the card there
     assert peak.allocated.point == pytest.approx(expected.point, rel=0.02)
+
+
+@pytest.mark.parametrize(("optimizer", "half"), [("adamw", False), ("sgd", False), ("adamw", True)])
+@pytest.mark.parametrize("name", MODELS)
+def test_a_step_of_every_kind_from_source_and_from_live_objects(
+    name: str, optimizer: str, half: bool
+) -> None:
+    from torchwise_memory.live import Step, VRAMGuard
+
+    model, x, y = made(MODELS[name])
+    live = eval(OPTIMIZERS[optimizer], {"torch": torch, "model": model})
+    loss = torch.nn.functional.cross_entropy
+    step = Step(loss=lambda output, _: loss(output, y), autocast=torch.bfloat16 if half else None)
+    report = VRAMGuard(model, live, batch=x, step=step, gpu="a100").check()
+    assert report.peak is not None and report.peak.allocated is not None, report.why
+    loop = HALF_LOOP if half else LOOP
+    expected = from_source(MODELS[name], OPTIMIZERS[optimizer], "", loop)
+    assert report.peak.allocated.point == pytest.approx(expected.point, rel=0.025 if half else 0.02)
+
+
+def test_kernels_of_a_card_are_for_fake_tensors_and_for_a_while() -> None:
+    from torchwise_memory.live.kernels import _places, as_on_a_card
+
+    before = [getattr(owner, name) for owner, name, _ in _places(80)]
+    own = [owner.__dict__.get(name) for owner, name, _ in _places(80)]
+    functional, x = torch.nn.functional, torch.ones(4, 8)
+    with pytest.raises(KeyError), as_on_a_card(80):
+        assert functional.dropout(x, 0.5).sum() > 0
+        assert torch.equal(functional.softmax(x, 1), torch.full((4, 8), 1 / 8))
+        assert torch.allclose(functional.rms_norm(x, (8,)), x)
+        raise KeyError
+    assert [getattr(owner, name) for owner, name, _ in _places(80)] == before
+    assert [owner.__dict__.get(name) for owner, name, _ in _places(80)] == own
 
 
 def test_nothing_of_the_run_is_changed() -> None:

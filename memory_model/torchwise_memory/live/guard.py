@@ -29,8 +29,8 @@ from torchwise_memory.verdict import device_peak, verdict
 GIB = 1 << 30
 MIB = 1 << 20
 #: Shares of the point below and above it. Traced with the card's own kernels: fake CUDA tensors were within
-#: 0.9 % of 17 runs on real cards and within 5 % of two more (docs/accuracy.md). Traced with the CPU's:
-#: attention and dropout have other kernels there.
+#: 0.9 % of 17 runs on real cards and within 5 % of two more (docs/accuracy.md). Traced on the CPU: its other
+#: kernels stand for the card's, save those that are put in their place (kernels.py).
 ERRORS_ON_CARD = (0.03, 0.05)
 ERRORS_ON_CPU = (0.06, 0.12)
 #: Smaller shares of the peak are left out of the text.
@@ -205,13 +205,13 @@ class VRAMGuard:
         exact = exact_bytes(model, self.optimizer)
         device = _device_of(model)
         try:
-            recorder, shares = record(model, self.optimizer, self.batch, self.step, device)
+            recorder, shares = record(model, self.optimizer, self.batch, self.step, device, _sm(self.card))
         except Exception as problem:
             why = f"the step does not run on fake tensors: {type(problem).__name__}: {_first_line(problem)}"
             return LiveReport(exact, None, None, {}, None, tuple(assumptions), why)
         replayed = _replayed(recorder, shares, self.card if device == "cpu" else None)
         if device == "cpu":
-            assumptions.append("traced with the CPU's kernels: attention and dropout differ on a card")
+            assumptions.append("traced on the CPU, with the card's ways to keep what backward needs")
         if self.step.loss is None and self.step.run is None:
             assumptions.append(
                 "no loss was given: the output's own loss, or the sum of the output, stands for it"
@@ -266,10 +266,13 @@ def _unwrapped(model: Any) -> tuple[Any, list[str], dict[str, int]]:
 def _replayed(recorder: Recorder, shares: dict[int, float], card: Gpu | None) -> Replayed:
     """Where the CPU's kernels were traced, a card's matrix products add their workspace, one a thread."""
     threads = sum(recorder.multiplies.values())
-    sm = (card.sm if card else None) or _DEFAULT_SM
-    workspace = threads * cublas_workspace_bytes(sm)
+    workspace = threads * cublas_workspace_bytes(_sm(card))
     settings = AllocatorSettings.parse(_allocator_options())
     return replay(recorder.settled_events(), recorder.purposes, settings, shares, workspace)
+
+
+def _sm(card: Gpu | None) -> int:
+    return (card.sm if card else None) or _DEFAULT_SM
 
 
 def _allocator_options() -> str:

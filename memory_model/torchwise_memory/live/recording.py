@@ -27,9 +27,11 @@ from torchwise_memory.report import Phase
 
 #: The engine calls this function of PyTorch and no other Python while it sums gradients.
 _ENGINE_FRAME = "_engine_run_backward"
+#: What keeps Dynamo out of a dispatch mode stands in between (torch/_compile.py and _dynamo/eval_frame.py).
+_WRAPPERS = frozenset(["inner", "_fn"])
 #: The storage number of the event that is none.
 MARK = -1
-_PRODUCTS = frozenset(["mm", "bmm", "addmm", "baddbmm", "_scaled_mm", "convolution", "linear"])
+_PRODUCTS = frozenset(["mm", "bmm", "addmm", "baddbmm", "_scaled_mm", "linear"])
 
 
 class Purpose(Enum):
@@ -157,7 +159,10 @@ class Recorder(TorchDispatchMode):
             return False
         if not all(isinstance(each, torch.Tensor) for each in args) or args[0].shape != args[1].shape:
             return False
-        return sys._getframe(2).f_code.co_name == _ENGINE_FRAME
+        caller = sys._getframe(2)
+        while caller.f_back is not None and caller.f_code.co_name in _WRAPPERS:
+            caller = caller.f_back
+        return caller.f_code.co_name == _ENGINE_FRAME
 
 
 @dataclass(frozen=True, slots=True)

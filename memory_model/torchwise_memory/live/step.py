@@ -16,6 +16,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from torchwise_memory.live.kernels import as_on_a_card
 from torchwise_memory.live.recording import Purpose, Recorder
 from torchwise_memory.live.sharded import FlatUnit, flat_units, is_flat, without_gathering
 from torchwise_memory.report import Phase
@@ -120,9 +121,11 @@ class Faker:
 
 
 def record(
-    model: Any, optimizer: Any, batch: Any, step: Step, device_type: str
+    model: Any, optimizer: Any, batch: Any, step: Step, device_type: str, sm: int = 80
 ) -> tuple[Recorder, dict[int, float]]:
     """Runs STEPS steps on fake tensors. Returns what was recorded and, by storage, the share held here.
+
+    On the CPU, what a card does otherwise is done as by one of compute capability `sm` (80: 8.0).
 
     The objects are as before when it returns, whether or not the step ran.
     """
@@ -130,7 +133,8 @@ def record(
     recorder = Recorder(device_type)
     generators = torch.get_rng_state()
     try:
-        with fake.mode, swapped(model, optimizer, fake) as fakes, recorder:
+        card = as_on_a_card(sm) if device_type == "cpu" else nullcontext()
+        with card, fake.mode, swapped(model, optimizer, fake) as fakes, recorder:
             shares = _announce(recorder, fakes)
             example = tree_map(fake.batch, batch)
             recorder.label(_noted(recorder, tree_leaves(example)), Purpose.INPUT)
