@@ -1,10 +1,10 @@
 """Operators that keep other tensors for backward on a card than on the CPU, as a card runs them.
 
-A step that is traced on the CPU gets these where PyTorch's Python looks up what it is written in, so that
-what is born, kept and dies is the card's: dropout, RMS norm, scaled dot-product attention, recurrent layers and
-their cells, and under autocast what a card computes in 32 bit. They compute nothing. The rules are those of
-`torchwise_memory.operators` and `torchwise_memory.modules.rnn`, which name PyTorch's sources. Other calls, and
-all with real tensors, go to PyTorch's own.
+A step that is traced on the CPU gets these where PyTorch's Python looks up what it is written in, so
+that what is born, kept and dies is the card's: dropout, RMS norm, scaled dot-product attention,
+recurrent layers and their cells, and under autocast what a card computes in 32 bit. They compute
+nothing. The rules are those of `torchwise_memory.operators` and `torchwise_memory.modules.rnn`, which
+name PyTorch's sources. Other calls, and all with real tensors, go to PyTorch's own.
 """
 
 # PyTorch is not installed where the types are checked.
