@@ -8,6 +8,7 @@ from torchwise_analysis.findings import Confidence, Evidence, Fix, Safety, Sever
 from torchwise_analysis.fixes import SourceFile
 from torchwise_analysis.interp.abstract.events import Backward, Collective, NoSync, Step
 from torchwise_analysis.interp.abstract.trace import Trace
+from torchwise_analysis.interp.abstract.values import Const, Obj
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
 from torchwise_analysis.rules._reading import distinct, doubt
 
@@ -221,8 +222,17 @@ def _is_averaged(trace: Trace, backward: Backward) -> bool:
     forwards = [trace.passes[p].forward for p in backward.passes if p in trace.passes]
     if backward.how in _OWNERS and backward.scene.no_sync is None:
         is_prepared = any(forward.wrapped == "prepared" for forward in forwards)
-        return is_prepared and trace.once("speaks of ranks", lambda: _speaks_of_ranks(trace))
+        return is_prepared and (
+            _starts_several(backward.owner) or trace.once("speaks of ranks", lambda: _speaks_of_ranks(trace))
+        )
     return backward.how == "tensor" and any(forward.wrapped == "ddp" for forward in forwards)
+
+
+def _starts_several(owner: Obj | None) -> bool:
+    """`Fabric(devices=8)`, or more than one node"""
+    given = [owner.arguments.get(name) for name in ("devices", "num_nodes")] if owner is not None else []
+    counts = [value.value for value in given if isinstance(value, Const)]
+    return any(isinstance(count, int) and count > 1 for count in counts)
 
 
 def _speaks_of_ranks(trace: Trace) -> bool:

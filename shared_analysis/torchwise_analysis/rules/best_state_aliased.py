@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from torchwise_analysis.findings import Confidence, Evidence, Fix, Safety, Severity
+from torchwise_analysis.findings import Confidence, Evidence, Fix, Place, Safety, Severity
 from torchwise_analysis.fixes import SourceFile, expression_at, name_for_member, name_for_module, wrap
-from torchwise_analysis.interp.abstract.events import Event, Guard, StateDictKept, StateDictUsed
+from torchwise_analysis.interp.abstract.events import (
+    Event,
+    Guard,
+    StateDictKept,
+    StateDictUsed,
+    WeightsLoaded,
+)
 from torchwise_analysis.interp.abstract.trace import Trace
+from torchwise_analysis.interp.abstract.values import StateDict
 from torchwise_analysis.policy import weaker
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
+from torchwise_analysis.rules._processes import can_meet
 from torchwise_analysis.rules._reading import belief_in, called, distinct, doubt, grade, known_by, step
 from torchwise_analysis.source import nodes
 
@@ -65,7 +73,7 @@ RULE = Rule(
     name="best-state-aliased",
     category=Category.MODE,
     severity=Severity.ERROR,
-    claim="A state dict that is kept for later holds the live tensors, and the model goes on training.",
+    claim="A state dict that is kept for later holds the live tensors, which training or a load overwrites.",
     cost=(
         "`state_dict()` returns references. Each optimizer step writes into the very tensors that were "
         'kept, so the "best" weights are the last ones: early stopping and model selection do nothing, '
@@ -267,6 +275,55 @@ def detect(trace: Trace) -> Iterator[Hit]:
             frozenset({("state", state.place)}),
             use,
         )
+    yield from _overwritten(trace)
+
+
+def _overwritten(trace: Trace) -> Iterator[Hit]:
+    """Weights set aside by reference, others loaded over them, and what was set aside loaded back: it is what
+    was loaded in between."""
+    keeps: dict[Place, list[StateDictKept]] = {}
+    for event in trace.of(StateDictKept):
+        keeps.setdefault(event.state.place, []).append(event)
+    told: set[Place] = set()
+    for use in trace.of(StateDictUsed):
+        before = [one for one in keeps.get(use.state.place, ()) if one.order < use.order]
+        if use.how != "load" or use.state.copied or not before or use.state.place in told:
+            continue
+        over = next((one for one in _loads_over(trace, before[-1], use)), None)
+        if over is not None:
+            told.add(use.state.place)
+            yield _lost(before[-1], over, use)
+
+
+def _loads_over(trace: Trace, keep: StateDictKept, use: StateDictUsed) -> Iterator[WeightsLoaded]:
+    owner = use.state.owner.id
+    for one in trace.of(WeightsLoaded):
+        is_own = isinstance(one.value, StateDict) and one.value.owner.id == owner
+        if one.target.id != owner or is_own or not keep.order < one.order < use.order:
+            continue
+        if can_meet(keep, one) and can_meet(one, use) and keep.loops == one.loops == use.loops:
+            yield one
+
+
+def _lost(keep: StateDictKept, over: WeightsLoaded, use: StateDictUsed) -> Hit:
+    return Hit(
+        use.state.place,
+        Severity.ERROR,
+        weaker(grade(min(belief_in(use.state.owner), 1))),
+        f"these weights of {called(use.state.owner, 'the model')} are set aside by reference: what is loaded "
+        "in between is written into the same tensors, and loading them back brings nothing back. Keep a copy."
+        + doubt((belief_in(use.state.owner) > 0, known_by(use.state.owner))),
+        distinct(
+            (
+                Evidence(use.state.place, "state_dict() gives references, not a copy"),
+                *step(keep.place, f"kept as `{keep.name}`"),
+                Evidence(over.place, "load_state_dict() writes into the same tensors"),
+                Evidence(use.place, "loaded here, long after they have changed"),
+            )
+        ),
+        frozenset({("state", use.state.place)}),
+        use,
+    )
 
 
 def _is_trained_between(trace: Trace, keep: StateDictKept | None, use: StateDictUsed) -> bool:

@@ -18,11 +18,12 @@ from torchwise_analysis.interp.abstract.events import (
     Event,
     Guard,
     MeasureUsed,
+    Prepared,
     Step,
     Unscale,
 )
 from torchwise_analysis.interp.abstract.trace import Trace
-from torchwise_analysis.interp.abstract.values import Gradients, Kind
+from torchwise_analysis.interp.abstract.values import Const, Gradients, Kind, Obj
 from torchwise_analysis.rules._frames import call_beside
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
 from torchwise_analysis.rules._reading import belief_in, distinct, grade, step
@@ -465,6 +466,10 @@ def detect(trace: Trace) -> Iterator[Hit]:
             scaled[event.place] = event
         elif event.owner is None and _is_clip(event, uses) and not _is_without_scaler(event):
             for oid, atoms in _read_for(trace, event).items():
+                managed = _scaled_by_owner(trace, event, oid, atoms, scaled)
+                if managed is not None:
+                    yield _of_owner(event, oid, managed)
+                    break
                 sites = [place for atom in atoms if atom.scaled for place, _ in atom.sites]
                 made = [scaled[place] for place in sites if place in scaled]
                 if (
@@ -478,6 +483,68 @@ def detect(trace: Trace) -> Iterator[Hit]:
                         continue  # tests that may exclude each other
                     yield _hit(trace, event, oid, first, is_mixed, uses.get(event.order))
                     break
+
+
+def _scaled_by_owner(
+    trace: Trace, clip: Clip, oid: int, atoms: Gradients, backwards: Mapping[Place, Backward]
+) -> Backward | None:
+    """The backward of Accelerate or Fabric that made all of the gradients, where these scale the loss.
+
+    [accelerate `Accelerator.backward`, lightning.fabric `MixedPrecision.backward`: float16 has a GradScaler]
+    """
+    sites = {place for atom in atoms for place, _ in atom.sites}
+    made = [backwards[place] for place in sites if place in backwards]
+    if "clip_grad" not in clip.how or not made or not all(atom.sites for atom in atoms):
+        return None
+    if any(one.optimizer.id == oid for one in trace.of(Unscale)):
+        return None
+    is_scaled = all(one.owner is not None and _scales(one.owner) for one in made)
+    is_prepared = any(oid == thing.id for event in trace.of(Prepared) for thing in event.objects)
+    return min(made, key=lambda one: one.order) if is_scaled and is_prepared else None
+
+
+_FLOAT16 = {
+    Kind.ACCELERATOR: ("mixed_precision", ("fp16",)),
+    Kind.FABRIC: ("precision", ("16-mixed", "16", 16)),
+}
+
+
+def _scales(owner: Obj) -> bool:
+    """Is it made for float16, in so many words?"""
+    if owner.kind not in _FLOAT16:
+        return False
+    name, kinds = _FLOAT16[owner.kind]
+    value = owner.arguments.get(name)
+    is_plugged = any(
+        owner.arguments.get(one) is not None for one in ("deepspeed_plugin", "fsdp_plugin", "plugins")
+    )
+    return isinstance(value, Const) and value.value in kinds and not is_plugged
+
+
+def _of_owner(clip: Clip, oid: int, backward: Backward) -> Hit:
+    is_fabric = backward.how == "fabric"
+    owner, clipping = ("Fabric", "clip_gradients()") if is_fabric else ("Accelerate", "clip_grad_norm_()")
+    place = call_beside(clip, backward)
+    return Hit(
+        place,
+        Severity.ERROR,
+        Confidence.CERTAIN,
+        f"gradients are clipped while they are still multiplied by the loss scale that {owner} uses for "
+        f"float16 (65536 at first): the limit acts that much smaller and training crawls. Use its own "
+        f"{clipping}.",
+        distinct(
+            (
+                *step(
+                    backward.owner.place if backward.owner else None,
+                    "float16 with a scaled loss is chosen here",
+                ),
+                Evidence(backward.place, "this backward makes gradients of the scaled loss"),
+                Evidence(place, "they are clipped here, not yet unscaled"),
+            )
+        ),
+        frozenset({("optimizer", oid)}),
+        None,
+    )
 
 
 def _uses(trace: Trace) -> dict[int, MeasureUsed]:
@@ -611,6 +678,7 @@ def _chain(
 
 def fixes(hit: Hit, file: SourceFile) -> Iterator[Fix]:
     if not isinstance(hit.facts, _Found):
+        yield Fix("Clip with what owns the scale", Safety.ADVICE, ())
         return
     place, later = hit.facts
     title = "Unscale the gradients first (changes training)"

@@ -449,7 +449,9 @@ def _is_never_switched(trace: Trace, forward: Forward) -> bool:
     """
     module = forward.module
     own = set(trace.lineage(module.id)) | {part.id for part in trace.parts(module.id)}
-    is_method = forward.scene.entry.kind == "method" and {mode.name for mode in forward.modes} == {"unknown"}
+    entry = forward.scene.entry
+    is_called = entry.kind == "method" or entry.name.rpartition(".")[2].startswith("on_train_")
+    is_method = is_called and {mode.name for mode in forward.modes} == {"unknown"}
     switched = trace.once("switched", lambda: frozenset(e.module.id for e in trace.of(ModeChange)))
     return is_method and _is_built_in_view(trace, module) and not own & switched
 

@@ -281,7 +281,8 @@ def detect(trace: Trace) -> Iterator[Hit]:
         stale = [atom for atom in one.before if atom.applied and atom.sites]
         if not stale:
             continue
-        if one.loops and one.loops[-1].loop.is_call and one.optimizer.id in trace.cleared:
+        is_outside = bool(one.loops) and one.loops[-1].loop.is_call and one.optimizer.id in trace.cleared
+        if is_outside and not _ran_before(trace, one):
             continue  # a sibling method clears it between two calls that we do not see
         site = _site(trace, one, {place for atom in stale for place, _ in atom.sites})
         name = called(one.optimizer, "the optimizer")
@@ -299,6 +300,14 @@ def detect(trace: Trace) -> Iterator[Hit]:
             frozenset({("optimizer", one.optimizer.id)}),
             _Found(one, _has_window(stale)),
         )
+
+
+def _ran_before(trace: Trace, one: Step) -> bool:
+    """Has its closure run before in this very call?"""
+    return one.via == "closure" and any(
+        other.place == one.place and other.loops == one.loops and other.order < one.order
+        for other in trace.steps
+    )
 
 
 def _site(trace: Trace, one: Step, places: set[Place]) -> Place:

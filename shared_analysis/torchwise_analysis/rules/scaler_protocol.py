@@ -13,7 +13,7 @@ from torchwise_analysis.fixes import (
     insert_statement_after,
     replace,
 )
-from torchwise_analysis.interp.abstract.events import Backward, ScalerUpdate, Step, Unscale
+from torchwise_analysis.interp.abstract.events import Backward, Clear, ScalerUpdate, Step, Unscale
 from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.interp.abstract.values import Origin
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
@@ -63,7 +63,7 @@ RULE = Rule(
     name="scaler-protocol",
     category=Category.ACCUMULATION,
     severity=Severity.ERROR,
-    claim="The loss is scaled, but the step does not go through the scaler, or the scaler is never updated.",
+    claim="The loss is scaled, but a step goes past the scaler, or the scaler is updated never or too early.",
     cost=(
         "A plain `optimizer.step()` applies gradients that are 65536 times too large: with SGD the model is "
         "destroyed in one step, with Adam the step looks normal until an overflow, which nothing skips. "
@@ -78,8 +78,8 @@ RULE = Rule(
         "an Accelerator, a Trainer or an engine owns scaling",
     ),
     grading=(
-        "Always an error. Certain when the optimizer is made in view or annotated; likely when it is only "
-        "taken for one."
+        "An error; a warning where only the scale may change too early. Certain when the optimizer is made "
+        "in view or annotated; likely when it is only taken for one."
     ),
     fix=(
         "Replace the plain step by `scaler.step(optimizer)` with `scaler.update()` behind it, or add the "
@@ -296,6 +296,38 @@ def detect(trace: Trace) -> Iterator[Hit]:
                 yield _plain(event, first, bool(updated))
             elif event.via == "scaler" and _is_never_updated(trace, event, updated):
                 yield _without_update(event)
+    yield from _twice(trace)
+    yield from _scale_changed(trace)
+
+
+def _twice(trace: Trace) -> Iterator[Hit]:
+    """A plain step on what the scaler has just stepped on: the same gradients are applied again, and those
+    that the scaler found not finite, too."""
+    last: dict[int, Step] = {}
+    for one in trace.steps:
+        before = last.get(one.optimizer.id)
+        last[one.optimizer.id] = one
+        is_again = bool(one.before) and all(atom.applied and not atom.sites for atom in one.before)
+        if one.via != "plain" or not is_again or before is None or before.via != "scaler":
+            continue
+        if before.loops == one.loops and before.scene.guards == one.scene.guards:
+            yield _again_plain(one, before)
+
+
+def _scale_changed(trace: Trace) -> Iterator[Hit]:
+    """An update between the scaled backward and the scaler's step, which divides by another scale then."""
+    waiting: dict[int, ScalerUpdate] = {}
+    for event in trace.of_any(Clear, Step, Unscale, ScalerUpdate):
+        if isinstance(event, ScalerUpdate):
+            waiting.update(dict.fromkeys(event.waiting, event))
+            continue
+        assert isinstance(event, (Clear, Step, Unscale))
+        change = waiting.pop(event.optimizer.id, None)
+        if change is None or not isinstance(event, Step) or event.via != "scaler":
+            continue
+        is_scaled = bool(event.before) and all(atom.sites and atom.scaled for atom in event.before)
+        if is_scaled and event.scaler is change.scaler and change.loops == event.loops:
+            yield _too_early(change, event)
 
 
 def _is_never_updated(trace: Trace, one: Step, updated: frozenset[int]) -> bool:
@@ -323,6 +355,44 @@ def _plain(one: Step, backward: Backward | None, has_update: bool) -> Hit:
         distinct([*links, Evidence(one.place, "this step does not divide by the scale")]),
         frozenset({("optimizer", one.optimizer.id)}),
         _Found("plain", backward, has_update),
+    )
+
+
+def _again_plain(one: Step, before: Step) -> Hit:
+    name = called(one.optimizer, "the optimizer")
+    return Hit(
+        one.place,
+        Severity.ERROR,
+        grade(min(belief_in(one.optimizer), 1)),
+        f"{name} steps a second time on the gradients that the scaler has just stepped on, also where that "
+        "found them not finite and skipped its own. Leave this step out.",
+        distinct(
+            (
+                Evidence(before.place, "the scaler unscales the gradients and steps here"),
+                Evidence(one.place, "no backward came in between"),
+            )
+        ),
+        frozenset({("optimizer", one.optimizer.id)}),
+        None,
+    )
+
+
+def _too_early(change: ScalerUpdate, one: Step) -> Hit:
+    name = called(one.optimizer, "the optimizer")
+    return Hit(
+        change.place,
+        Severity.WARNING,
+        grade(min(belief_in(one.optimizer) + belief_in(change.scaler), 1)),
+        f"the scale may change here, before the gradients of {name} are divided by it: they were made with "
+        "the old one. Update once, behind the last step.",
+        distinct(
+            (
+                Evidence(change.place, "update() chooses a new scale"),
+                Evidence(one.place, "this step divides by it what was multiplied by the old one"),
+            )
+        ),
+        frozenset({("optimizer", one.optimizer.id)}),
+        None,
     )
 
 
@@ -354,7 +424,11 @@ def _without_update(one: Step) -> Hit:
 
 def fixes(hit: Hit, file: SourceFile) -> Iterator[Fix]:
     if not isinstance(hit.facts, _Found):
-        yield Fix("Unscale where the step is", Safety.ADVICE, ())
+        title = (
+            "Unscale where the step is" if "unscaled again" in hit.message else "Let the scaler alone step"
+        )
+        title = "Update behind the last step" if hit.severity is Severity.WARNING else title
+        yield Fix(title, Safety.ADVICE, ())
         return
     kind, backward, has_update = hit.facts
     title = "Let the scaler step and update (changes training)"

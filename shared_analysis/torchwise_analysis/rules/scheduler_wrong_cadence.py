@@ -19,8 +19,9 @@ from torchwise_analysis.interp.abstract.events import (
     Step,
 )
 from torchwise_analysis.interp.abstract.loops import LoopKind
+from torchwise_analysis.interp.abstract.static import walk
 from torchwise_analysis.interp.abstract.trace import Trace
-from torchwise_analysis.interp.abstract.values import Const, Kind, Obj, Unknown, Value, alternatives
+from torchwise_analysis.interp.abstract.values import Class, Const, Kind, Obj, Unknown, Value, alternatives
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
 from torchwise_analysis.rules._reading import called, distinct, doubt, grade, step, turn_tests
 from torchwise_analysis.source import nodes
@@ -737,7 +738,14 @@ def _per_process(trace: Trace, prepared: Prepared) -> Iterator[Hit]:
 
 
 # Schedules that are planned in epochs when they move once per epoch.
-_BY_EPOCHS = ("StepLR", "MultiStepLR", "ExponentialLR", "CosineAnnealingLR", "ReduceLROnPlateau", "PolynomialLR")
+_BY_EPOCHS = (
+    "StepLR",
+    "MultiStepLR",
+    "ExponentialLR",
+    "CosineAnnealingLR",
+    "ReduceLROnPlateau",
+    "PolynomialLR",
+)
 
 
 def _per_epoch(trace: Trace, prepared: Prepared) -> Iterator[Hit]:
@@ -756,9 +764,9 @@ def _per_epoch(trace: Trace, prepared: Prepared) -> Iterator[Hit]:
                 moves[0].place,
                 Severity.ERROR,
                 grade(1),
-                f"{called(scheduler, 'this schedule')} is planned in epochs, but a prepared scheduler moves once "
-                "for each process at every call: with n processes it is n epochs ahead after each. Leave it "
-                "out of prepare()." + doubt((True, "how many processes run is not known")),
+                f"{called(scheduler, 'this schedule')} is planned in epochs, but a prepared scheduler moves "
+                "once for each process at every call: with n processes it is n epochs ahead after each. "
+                "Leave it out of prepare()." + doubt((True, "how many processes run is not known")),
                 distinct(
                     (
                         Evidence(scheduler.place, "it is made here"),
@@ -810,9 +818,9 @@ def _too_long(built: SchedulerBuilt, sharded: Prepared, move: SchedulerStep) -> 
         move.place,
         Severity.ERROR,
         grade(1),
-        f"{called(built.scheduler, 'this schedule')} is as long as the loader was before each process got a part "
-        "of it, and is not prepared itself: with n processes the run ends after 1/n of it. Build it behind "
-        "prepare()." + doubt((True, "how many processes run is not known")),
+        f"{called(built.scheduler, 'this schedule')} is as long as the loader was before each process got a "
+        "part of it, and is not prepared itself: with n processes the run ends after 1/n of it. Build it "
+        "behind prepare()." + doubt((True, "how many processes run is not known")),
         distinct(
             (
                 Evidence(built.place, "its length counts batches of the whole loader"),
@@ -862,7 +870,9 @@ def _of_lightning(trace: Trace, configured: Configured) -> Iterator[Hit]:
         if plan is None or scheduler.place is None or _is_stepped(trace, scheduler):
             continue
         links = [Evidence(scheduler.place, plan.reason)]
-        links += step(configured.place, 'returned without the interval "step": Lightning steps it once per epoch')
+        links += step(
+            configured.place, 'returned without the interval "step": Lightning steps it once per epoch'
+        )
         yield _hit(
             scheduler.place,
             plan,
@@ -872,39 +882,59 @@ def _of_lightning(trace: Trace, configured: Configured) -> Iterator[Hit]:
             scheduler,
         )
     for scheduler in _schedulers_per_step(trace, configured.value):
-        plan = _planned_in_epochs(trace, scheduler)
+        plan = _planned_in_epochs(trace, configured.owner.cls, scheduler)
         if plan is None or scheduler.place is None or _batch_plan(scheduler) or _is_stepped(trace, scheduler):
             continue
         links = [Evidence(scheduler.place, plan.reason)]
-        links += step(configured.place, 'returned with the interval "step": Lightning steps it for each batch')
+        links += step(
+            configured.place, 'returned with the interval "step": Lightning steps it for each batch'
+        )
         yield _hit(
             scheduler.place,
             plan,
-            f"{called(scheduler, 'the schedule')} is planned in epochs, but Lightning steps it for each batch: "
-            "the learning rate runs through its whole schedule within an epoch or a few. Leave the interval "
-            '"step" out.',
+            f"{called(scheduler, 'the schedule')} is planned in epochs, but Lightning steps it for each "
+            "batch: the learning rate runs through its whole schedule within an epoch or a few. Leave the "
+            'interval "step" out.',
             links,
             scheduler,
         )
 
 
-def _planned_in_epochs(trace: Trace, scheduler: Obj) -> _Plan | None:
+def _planned_in_epochs(trace: Trace, cls: Class, scheduler: Obj) -> _Plan | None:
     """By its numbers, or because its length is that of the Trainer in epochs."""
     plan = _small_plan(scheduler)
     if plan is not None or not scheduler.type_name.endswith(".CosineAnnealingLR"):
         return plan
     horizon = scheduler.arguments.get("T_max", 1)
-    for one in alternatives(horizon) if horizon is not None else ():
-        symbol = one.symbol or "" if isinstance(one, (Unknown, Obj)) else ""
-        if symbol.replace(".", "").isidentifier() and symbol.rpartition(".")[2] in _EPOCH_NAMES:
-            return _Plan("its length is a number of epochs by its name", belief=True)
+    if _written_length(cls, scheduler) in _EPOCH_NAMES and not isinstance(horizon, Const):
+        return _Plan("its length is a number of epochs by its name", belief=True)
     given = [event.arguments.get("max_epochs") for event in trace.api("lightning.Trainer")]
     if given and horizon is not None and all(g is not None and _equal(horizon, g) for g in given):
         return _Plan("its length is the Trainer's `max_epochs`", belief=True)
     return None
 
 
-_EPOCH_NAMES = frozenset(["max_epochs", "epochs", "n_epochs", "num_epochs", "num_train_epochs", "total_epochs"])
+def _written_length(cls: Class, scheduler: Obj) -> str:
+    """The last name of what is given as `T_max` in the source of the class: "max_epochs" of
+    `T_max=self.trainer.max_epochs`, nothing for anything that computes."""
+    made = [node for node in walk(cls.node) if isinstance(node, nodes.Call) and _makes(node, scheduler)]
+    if len(made) != 1:
+        return ""
+    given = [*made[0].args[1:2], *(keyword.value for keyword in made[0].keywords if keyword.name == "T_max")]
+    if given and isinstance(given[0], nodes.Attribute):
+        return given[0].attr
+    return given[0].id if given and isinstance(given[0], nodes.Name) else ""
+
+
+def _makes(node: nodes.Call, scheduler: Obj) -> bool:
+    func = node.func
+    name = func.attr if isinstance(func, nodes.Attribute) else func.id if isinstance(func, nodes.Name) else ""
+    return name == scheduler.type_name.rpartition(".")[2]
+
+
+_EPOCH_NAMES = frozenset(
+    ["max_epochs", "epochs", "n_epochs", "num_epochs", "num_train_epochs", "total_epochs"]
+)
 
 
 def _schedulers_per_step(trace: Trace, value: Value, depth: int = 0) -> Iterator[Obj]:

@@ -110,7 +110,9 @@ def is_lightning_callback(obj: va.Obj) -> bool:
 
 def hook(m: Machine, obj: va.Obj, name: str) -> Hook | None:
     if is_lightning_callback(obj):
-        return Hook("lightning", name, NOT_RECORDING) if name in _LIGHTNING_EVALUATION else None
+        if name in _LIGHTNING_EVALUATION:
+            return Hook("lightning", name, NOT_RECORDING)
+        return Hook("lightning", name) if name in _LIGHTNING_HOOKS else None
     if is_lightning(obj):
         if name in _LIGHTNING_EVALUATION:
             return Hook("lightning", name, NOT_RECORDING)
@@ -422,6 +424,16 @@ def owned_clip(m: Machine, owner: va.Obj, call: Call) -> va.Value | None:
     return va.UNKNOWN
 
 
+@method(va.Kind.ACCELERATOR, "unscale_gradients")
+def owned_unscale(m: Machine, owner: va.Obj, call: Call) -> va.Value | None:
+    given = first_known(call.first() or va.NONE)
+    for optimizer in m.optimizers:
+        is_meant = not isinstance(given, va.Obj) or given.id == optimizer.id or given.kind is va.Kind.LIST
+        if is_meant and optimizer.id in m.prepared:
+            m.emit(ev.Unscale, call.node, scaler=owner, optimizer=optimizer, before=m.gradients(optimizer))
+    return va.NONE
+
+
 @method(va.Kind.ACCELERATOR, "unwrap_model")
 def unwrap_model(m: Machine, owner: va.Obj, call: Call) -> va.Value | None:
     known = first_known(call.first() or va.UNKNOWN)
@@ -638,18 +650,6 @@ def trainer(m: Machine, call: Call) -> va.Value:
     return obj
 
 
-@method(
-    va.Kind.TRAINER,
-    "fit",
-    "train",
-    "run",
-    "validate",
-    "test",
-    "predict",
-    "evaluate",
-    "save_model",
-    "save_checkpoint",
-)
 @method(va.Kind.INSTANCE, "compute_loss")
 def own_loss(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
     """`super().compute_loss(model, inputs)` of a trainer: the model runs, its loss comes back, with what it
@@ -666,6 +666,18 @@ def own_loss(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
     return m.sequence((loss, outputs), call.node, va.Kind.TUPLE)
 
 
+@method(
+    va.Kind.TRAINER,
+    "fit",
+    "train",
+    "run",
+    "validate",
+    "test",
+    "predict",
+    "evaluate",
+    "save_model",
+    "save_checkpoint",
+)
 def trainer_method(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
     m.emit(ev.ApiCall, call.node, name=f"{obj.type_name}.{call.name}", arguments=call.arguments, receiver=obj)
     for value in call.arguments:

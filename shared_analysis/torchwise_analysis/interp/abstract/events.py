@@ -224,7 +224,10 @@ class Unscale(Event):
 
 @record(frozen=True, slots=True, eq=False)
 class ScalerUpdate(Event):
+    """The scale changes, perhaps. waiting: optimizers whose gradients are all still multiplied by it."""
+
     scaler: Obj
+    waiting: frozenset[int] = frozenset()
 
 
 @record(frozen=True, slots=True, eq=False)
