@@ -10,6 +10,7 @@ from torchwise_analysis.interp.abstract.events import Forward, ModeChange
 from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.policy import weaker
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
+from torchwise_analysis.rules._hooks import hook_of, in_training
 from torchwise_analysis.rules._modes import has_sure_mode_layer, mode_layers
 from torchwise_analysis.rules._reading import called, distinct, doubt, grade, step
 
@@ -261,6 +262,7 @@ def fit(loader, held_out):
 
 
 def detect(trace: Trace) -> Iterator[Hit]:
+    yield from _in_hooks(trace)
     frozen: dict[int, ModeChange] = {}  # part -> the eval() that froze it
     pending: dict[int, tuple[ModeChange, dict[int, ModeChange]]] = {}
     for event in trace.of_any(ModeChange, Forward):
@@ -281,6 +283,33 @@ def detect(trace: Trace) -> Iterator[Hit]:
                 is_inert = bool(modes) and all(layers is False for layers in modes)
                 if awake and not event.eval_parts and not is_inert:
                     yield _hit(trace, change, awake, event)
+
+
+def _in_hooks(trace: Trace) -> Iterator[Hit]:
+    """A part of a LightningModule is frozen with it, and a hook of the training wakes the whole."""
+    changes = trace.of(ModeChange)
+    asleep = {
+        change.module.id: change
+        for change in changes
+        if change.to == "eval" and not hook_of(change) and not _is_chosen(change)
+    }
+    again = {change.module.id for change in changes if change.to == "eval" and in_training(change)}
+    for change in changes:
+        if change.to != "train" or not in_training(change) or change.module.cls is None:
+            continue
+        parts = {oid: by for oid, by in asleep.items() if _is_part(trace, oid, change.module.id)}
+        parts = {oid: by for oid, by in parts.items() if not again & set(trace.lineage(oid))}
+        kept = {oid: by for oid, by in parts.items() if mode_layers(trace, by.module) is not False}
+        run = next(
+            (f for f in trace.forwards if in_training(f) and kept.keys() & set(trace.lineage(f.module.id))),
+            None,
+        )
+        if kept and run is not None and change.module.cls.derives("LightningModule"):
+            yield _hit(trace, change, kept, run)
+
+
+def _is_part(trace: Trace, oid: int, whole: int) -> bool:
+    return oid != whole and whole in trace.lineage(oid)
 
 
 def _is_chosen(change: ModeChange) -> bool:

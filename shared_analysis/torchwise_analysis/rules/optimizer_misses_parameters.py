@@ -18,14 +18,17 @@ from torchwise_analysis.interp.abstract.events import (
     WeightsLoaded,
     Wrapped,
 )
+from torchwise_analysis.interp.abstract.static import walk
 from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.interp.abstract.values import Kind, Obj, Origin
 from torchwise_analysis.rules._frames import call_beside
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
+from torchwise_analysis.rules._hooks import hook_of, in_training
 from torchwise_analysis.rules._moving import moved_before
 from torchwise_analysis.rules._processes import can_meet, in_file
 from torchwise_analysis.rules._reading import called, distinct, doubt, grade, step
 from torchwise_analysis.rules.unregistered_submodules import is_parameter_free
+from torchwise_analysis.source import nodes
 
 WRONG = """
 import torch
@@ -445,6 +448,7 @@ def detect(trace: Trace) -> Iterator[Hit]:
             if _was_filtered_out(trace, optimizer, switch) or _was_left_out(trace, optimizer, switch):
                 yield _late_switch(trace, optimizer, switch)
                 break
+    yield from _switched_in_hooks(trace, built)
     yield from _replaced_by_shards(trace, built)
     yield from _left_out(trace)
 
@@ -618,6 +622,32 @@ def _was_left_out(trace: Trace, optimizer: OptimizerBuilt, switch: RequiresGrad)
         if not is_beside or not trace.is_trained_after(switch.order, lineage):
             return False
     return bool(switch.roots)
+
+
+def _switched_in_hooks(trace: Trace, built: list[OptimizerBuilt]) -> Iterator[Hit]:
+    """`configure_optimizers` takes what requires gradients, and a hook of the training switches more on."""
+    events = trace.of(RequiresGrad)
+    for switch in events:
+        if switch.value is not True or not in_training(switch):
+            continue
+        roots = {oid for root in switch.roots for oid in trace.lineage(root)}
+        was_off = any(e.value is False and e.roots & roots and not in_training(e) for e in events)
+        for optimizer in built if was_off else ():
+            owns = optimizer.owns or frozenset()
+            is_of_it = hook_of(optimizer) == "configure_optimizers" and optimizer.filtered and owns & roots
+            if is_of_it and roots & trace.trained_modules and not _adds_groups(trace, owns):
+                yield _late_switch(trace, optimizer, switch)
+                break
+
+
+def _adds_groups(trace: Trace, owns: frozenset[int]) -> bool:
+    """Does a class of these modules call `add_param_group`?"""
+    classes = [obj.cls for oid in owns if (obj := trace.objects.get(oid)) is not None and obj.cls is not None]
+    return any(
+        isinstance(node, nodes.Attribute) and node.attr == "add_param_group"
+        for cls in classes
+        for node in walk(cls.node)
+    )
 
 
 def _late_switch(trace: Trace, optimizer: OptimizerBuilt, switch: RequiresGrad) -> Hit:

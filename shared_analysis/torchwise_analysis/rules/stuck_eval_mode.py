@@ -14,9 +14,10 @@ from torchwise_analysis.fixes import (
 )
 from torchwise_analysis.interp.abstract.events import Forward, ModeChange
 from torchwise_analysis.interp.abstract.trace import ENGINE_STEP, Trace
-from torchwise_analysis.interp.abstract.values import Kind, Obj
+from torchwise_analysis.interp.abstract.values import Kind, Obj, Origin
 from torchwise_analysis.policy import weaker
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
+from torchwise_analysis.rules._hooks import in_training, is_same_call
 from torchwise_analysis.rules._modes import has_sure_mode_layer, mode_layers
 from torchwise_analysis.rules._reading import MODE_LAYERS, called, distinct, doubt, grade, known_by, step
 from torchwise_analysis.source import nodes
@@ -400,6 +401,7 @@ def train(loader, steps):
 
 
 def detect(trace: Trace) -> Iterator[Hit]:
+    yield from _left_by_hooks(trace)
     evaluated: dict[tuple[int, Place], Forward] = {}
     trained_before: dict[int, int] = {}  # module: order of its first training forward outside eval mode
     awake_parts: dict[
@@ -433,6 +435,47 @@ def detect(trace: Trace) -> Iterator[Hit]:
                 if not _is_harmless(trace, part):
                     yield _hit(trace, part, place, between)
         awake.update(part.id for part in trace.parts(forward.module.id) if part.id not in forward.eval_parts)
+
+
+def _left_by_hooks(trace: Trace) -> Iterator[Hit]:
+    """A hook of Lightning evaluates the module that is trained and leaves it in eval mode."""
+    changes = [change for change in trace.of(ModeChange) if in_training(change)]
+    wholes = [change for change in changes if _is_trained_whole(trace, change.module)]
+    if any(change.to != "eval" for change in wholes):
+        return  # some hook switches back
+    for change in wholes:
+        after = (f for f in trace.forwards if f.order > change.order and is_same_call(f, change))
+        runs = [
+            f
+            for f in after
+            if change.module.id in trace.lineage(f.module.id) and f.pass_ not in trace.trained
+        ]
+        if not runs or mode_layers(trace, change.module) is False:
+            continue
+        is_sure = has_sure_mode_layer(trace, change.module)
+        yield Hit(
+            change.place,
+            Severity.ERROR,
+            grade(int(not is_sure)),
+            f"{called(change.module, 'the module')} stays in eval mode when the hook is left, and Lightning "
+            "does not switch it back: training goes on with dropout off and batch-norm frozen. Call train() "
+            "behind the evaluation." + doubt((not is_sure, "no dropout or batch-norm is seen in it")),
+            distinct(
+                (
+                    Evidence(change.place, "eval() here"),
+                    Evidence(runs[0].place, "the evaluation it is meant for"),
+                    Evidence(change.scene.entry.place, "the hook ends without train(), and training goes on"),
+                )
+            ),
+            frozenset({("module", change.module.id)}),
+        )
+
+
+def _is_trained_whole(trace: Trace, module: Obj) -> bool:
+    """Is it what the Trainer trains: the LightningModule itself, or what a callback is given for it?"""
+    if module.cls is not None:
+        return module.cls.derives("LightningModule")
+    return module.origin is Origin.PART or (module.place is None and len(trace.lineage(module.id)) == 1)
 
 
 def _is_harmless(trace: Trace, forward: Forward) -> bool:

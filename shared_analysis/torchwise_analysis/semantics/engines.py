@@ -73,13 +73,25 @@ def _epoch(m: Machine, engine: va.Obj, batch: va.Value, source: int | None, node
         for turn in range(_TURNS):
             m.loops = (*outer, Turn(loop, turn))
             iteration.forget(m, batch)
+            _tell(m, engine, "iteration", va.Const(None, turn + 1, va.Counter()))
             _handle(m, engine, _EACH_BEFORE, node)
             if isinstance(update, va.Function):
-                _call(m, lambda: calls.call_function(m, update, va.Arguments((engine, batch)), node))
+                _call(m, lambda: _tell(m, engine, "output", _updated(m, update, engine, batch, node)))
             _handle(m, engine, _EACH_AFTER, node)
     finally:
         m.loops = outer
     _handle(m, engine, _AFTER, node)
+
+
+def _updated(m: Machine, update: va.Function, engine: va.Obj, batch: va.Value, node: nd.Node) -> va.Value:
+    return calls.call_function(m, update, va.Arguments((engine, batch)), node)
+
+
+def _tell(m: Machine, engine: va.Obj, name: str, value: va.Value) -> None:
+    """`engine.state.output` and its like"""
+    state = m.child(engine, "state")
+    if isinstance(state, va.Obj):
+        m.state.set(("a", state.id, name), value)
 
 
 def _call(m: Machine, what: Callable[[], object]) -> None:

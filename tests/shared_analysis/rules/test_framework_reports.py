@@ -389,3 +389,261 @@ class Curve(L.LightningModule):
 )
 def test_a_closure_of_manual_optimization(given: str, outside: str, inside: str, here: str) -> None:
     check("missing-zero-grad", CLOSED.format(given=given, outside=outside, inside=inside, here=here))
+
+
+# --------------------------------------------------------------------------- modes that hooks leave behind
+
+SAMPLED = """
+import lightning as L
+import torch
+from torch import nn
+
+
+class Sampler(L.Callback):
+    @torch.no_grad()
+    def {hook}(self, trainer, pl_module, *rest):
+        {first}
+        images = pl_module.decode(torch.randn(16, 8, device=pl_module.device))
+        trainer.logger.experiment.add_images("samples", images, trainer.global_step)
+        {last}
+"""
+
+
+@pytest.mark.parametrize(
+    ("hook", "first", "last"),
+    [
+        ("on_train_batch_end", "pl_module.eval()  # here", ""),
+        ("on_train_batch_start", "pl_module.eval()  # here", ""),
+        ("on_train_epoch_end", "pl_module.eval()  # here", ""),
+        ("on_train_batch_end", "pl_module.eval()", "pl_module.train()"),
+        ("on_train_batch_end", "was = pl_module.training; pl_module.eval()", "pl_module.train(was)"),
+        ("on_validation_epoch_end", "pl_module.eval()", ""),
+        ("on_train_epoch_end", "pl_module.backbone.eval()", ""),
+        ("on_train_epoch_start", "pass", "pl_module.eval()"),
+    ],
+)
+def test_a_callback_that_evaluates(hook: str, first: str, last: str) -> None:
+    check("stuck-eval-mode", SAMPLED.format(hook=hook, first=first, last=last))
+
+
+PREVIEWED = """
+import pytorch_lightning as pl
+import torch
+from torch import nn
+
+
+class Net(pl.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5), nn.Linear(8, 2))
+        self.probe = torch.randn(4, 8)
+
+    def preview(self):
+        self.eval(){here}
+        with torch.no_grad():
+            scores = self.net(self.probe)
+        {after}
+        return scores
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        if batch_idx % 100 == 0:
+            self.log("preview", self.preview().mean())
+        return nn.functional.cross_entropy(self.net(x), y)
+"""
+
+
+@pytest.mark.parametrize(("after", "here"), [("pass", "  # here"), ("self.train()", "")])
+def test_a_module_that_evaluates_itself(after: str, here: str) -> None:
+    check("stuck-eval-mode", PREVIEWED.format(after=after, here=here))
+
+
+FROZEN = """
+import lightning as L
+import torch
+from torch import nn
+
+
+class Tuned(L.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8))
+        {freeze}
+        self.head = nn.Linear(8, 2)
+
+    {hook}
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        return nn.functional.cross_entropy(self.head(self.body(x)), y)
+"""
+_FREEZE = "self.body.eval().requires_grad_(False)"
+_WAKE = "def on_train_epoch_start(self):\n        self.train(){}"
+
+
+@pytest.mark.parametrize(
+    ("freeze", "hook"),
+    [
+        (_FREEZE, _WAKE.format("  # here")),
+        (_FREEZE, _WAKE.format("\n        self.body.eval()")),
+        (_FREEZE, "def on_train_start(self):\n        self.train()  # here"),
+        (_FREEZE, "def on_validation_start(self):\n        self.train()"),
+        (_FREEZE, "def train(self, mode=True):\n        super().train(mode)\n        self.body.eval()"),
+        ("pass", _WAKE.format("")),
+        (_FREEZE.replace("body", "body[0]"), _WAKE.format("")),
+        (_FREEZE, "def on_train_epoch_start(self):\n        self.head.train()"),
+    ],
+)
+def test_a_hook_that_wakes_a_frozen_part(freeze: str, hook: str) -> None:
+    check("frozen-norm-reactivated", FROZEN.format(freeze=freeze, hook=hook))
+
+
+UNFROZEN = """
+import pytorch_lightning as pl
+import torch
+from torch import nn
+
+
+class Tuned(pl.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(8, 8)
+        self.head = nn.Linear(8, 2)
+        self.body.requires_grad_(False)
+
+    def {hook}(self):
+        if self.current_epoch == 3:
+            self.body.requires_grad_(True){here}
+            {more}
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        return nn.functional.cross_entropy(self.head(self.body(x)), y)
+
+    def configure_optimizers(self):
+        return torch.optim.Adam({given}, lr=1e-3)
+"""
+_FILTERED = "[p for p in self.parameters() if p.requires_grad]"
+_LAZILY = "filter(lambda p: p.requires_grad, self.parameters())"
+
+
+@pytest.mark.parametrize(
+    ("hook", "given", "more", "here"),
+    [
+        ("on_train_epoch_start", _FILTERED, "pass", "  # here"),
+        ("on_train_batch_start", _LAZILY, "pass", "  # here"),
+        ("on_train_epoch_start", "self.parameters()", "pass", ""),
+        (
+            "on_train_epoch_start",
+            _FILTERED,
+            'self.optimizers().add_param_group({"params": self.body.parameters()})',
+            "",
+        ),
+        ("setup", _FILTERED, "pass", ""),
+    ],
+)
+def test_a_hook_that_unfreezes(hook: str, given: str, more: str, here: str) -> None:
+    check("optimizer-misses-parameters", UNFROZEN.format(hook=hook, given=given, more=more, here=here))
+
+
+# --------------------------------------------------------------------------- metrics and engines
+
+MEASURED = """
+import lightning as L
+import torch
+from torch import nn
+{imports}
+
+
+class Mine({base}):
+    def __init__(self):
+        super().__init__()
+        self.rows = []
+
+    def {method}(self, scores, target):
+        self.rows.append({kept}){here}
+
+
+class Net(L.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(8, 4)
+        self.metric = Mine()
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        scores = self.net(x)
+        self.metric.{method}(scores, y)
+        return nn.functional.cross_entropy(scores, y)
+"""
+
+
+@pytest.mark.parametrize(
+    ("base", "method", "kept", "here"),
+    [
+        ("torchmetrics.Metric", "update", "(scores.softmax(1) - target).square().sum()", ""),
+        ("torchmetrics.Metric", "update", "scores", "  # here"),
+        ("torchmetrics.Metric", "collect", "(scores.softmax(1) - target).square().sum()", "  # here"),
+        ("nn.Module", "update", "(scores.softmax(1) - target).square().sum()", "  # here"),
+    ],
+)
+def test_a_metric_keeps_what_it_computes(base: str, method: str, kept: str, here: str) -> None:
+    imports = "import torchmetrics" if base.startswith("torchmetrics") else ""
+    text = MEASURED.format(base=base, method=method, kept=kept, here=here, imports=imports)
+    check("retained-graph", text)
+
+
+ENGINE = """
+import torch
+from ignite.engine import Engine, Events
+from torch import nn
+
+model = nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+window = {window}
+seen = []
+
+
+def update(engine, batch):
+    x, y = batch
+    {before}
+    loss = nn.functional.mse_loss(model(x), y) / window
+    loss.backward()
+    {after}
+    return {result}
+
+
+trainer = Engine(update)
+
+
+@trainer.on(Events.ITERATION_COMPLETED)
+def keep(engine):
+    seen.append(engine.state.output){kept}
+
+
+def main(loader):
+    trainer.run(loader, max_epochs=5)
+"""
+_EACH = "optimizer.step(); optimizer.zero_grad()"
+_IN_WINDOWS = "if engine.state.iteration % window == 0: "
+
+
+@pytest.mark.parametrize(
+    ("result", "kept"), [("loss", "  # here"), ("loss.detach()", ""), ("loss.item()", "")]
+)
+def test_what_an_update_returns_is_its_output(result: str, kept: str) -> None:
+    text = ENGINE.format(window=1, before="pass", after=_EACH, result=result, kept=kept)
+    check("retained-graph", text)
+
+
+@pytest.mark.parametrize("window", ["4", "8", "int(input())"])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (f"{_IN_WINDOWS}optimizer.zero_grad()  # here", f"{_IN_WINDOWS}optimizer.step()"),
+        ("pass", f"{_IN_WINDOWS}optimizer.step(), optimizer.zero_grad()"),
+    ],
+)
+def test_a_window_counted_by_an_engine(window: str, before: str, after: str) -> None:
+    text = ENGINE.format(window=window, before=before, after=after, result="loss.item()", kept="")
+    check("grads-cleared-before-step", text)

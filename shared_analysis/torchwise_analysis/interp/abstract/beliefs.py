@@ -6,7 +6,7 @@ object's `origin` says how it is known, and rules grade by it.
 
 from __future__ import annotations
 
-from torchwise_analysis.interp.abstract.values import Class, Kind, Origin
+from torchwise_analysis.interp.abstract.values import Class, Function, Kind, Obj, Origin
 
 _MODULE_NAMES = frozenset(
     [
@@ -78,6 +78,13 @@ def by_use(uses: frozenset[str]) -> Kind | None:
 def is_of_lightning(name: str) -> bool:
     """Is a qualified name one of Lightning's, under either of its import names?"""
     return name.startswith(("lightning.", "pytorch_lightning."))
+
+
+def runs_without_gradients(function: Function) -> bool:
+    """`update` of a metric of torchmetrics'. [torchmetrics 1.9 `Metric._wrap_update`]"""
+    if function.name != "update" or not isinstance(function.self, Obj) or function.self.cls is None:
+        return False
+    return any(base.startswith("torchmetrics.") for base in function.self.cls.library_bases)
 
 
 # What the hooks of a `Callback` of Lightning are given, behind `self`. [lightning.pytorch.callbacks.Callback]

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeGuard, cast
 
-from torchwise_analysis.interp.abstract import contexts, records, unknowns
+from torchwise_analysis.interp.abstract import beliefs, contexts, records, unknowns
 from torchwise_analysis.interp.abstract import values as va
 from torchwise_analysis.interp.abstract.frames import Frame
 from torchwise_analysis.interp.abstract.join import join, join_values
 from torchwise_analysis.interp.abstract.limits import DeadPathError, OutOfFuelError
 from torchwise_analysis.interp.abstract.loops import Caller
-from torchwise_analysis.interp.abstract.machine import Machine, first_known
+from torchwise_analysis.interp.abstract.machine import NOT_RECORDING, Machine, first_known
 from torchwise_analysis.interp.abstract.state import Facts
 from torchwise_analysis.interp.core.binding import bind
 from torchwise_analysis.quick import replace
@@ -148,7 +148,10 @@ def _call_union(m: Machine, callee: va.Union, arguments: va.Arguments, node: nd.
 
         return run
 
+    passed = len(m.passed_in_order)
     value = m.fork([branch(number, v) for number, v in enumerate(known[:4])], join_values)
+    if sum(isinstance(v, va.Function) for v in known) > 1:
+        m.forget_passed(passed)  # which of them is called here is not known
     if value is None:
         raise DeadPathError
     return value
@@ -429,6 +432,8 @@ def call_function(
     scopes = m.scopes
     for context in function.wraps:
         scopes = contexts.inside(m, scopes, context)
+    if beliefs.runs_without_gradients(function):
+        scopes = scopes._replace(grad=NOT_RECORDING)
     if entry or node is None or on_yield is not None:
         return m.with_scopes(scopes, lambda: _run_function(m, function, arguments, node, on_yield, entry))
 
@@ -782,8 +787,9 @@ def annotated_instance(m: Machine, cls: va.Class) -> va.Obj:
     is_deep = len(m.frames) > _ANNOTATED_DEPTH
     if obj.kind is not va.Kind.MODULE or not isinstance(init, va.Function) or is_deep:
         return obj
-    whole, mark, guards = m.cap, m.state.mark(), m.guards
+    whole, mark, guards, forward = m.cap, m.state.mark(), m.guards, m.forward
     m.cap = min(whole, m.visits + m.limits.forward_visits)
+    m.forward = None  # it was made before, by somebody else
     try:
         call_function(m, replace(init, self=obj), va.NO_ARGUMENTS, None, entry=True)
     except DeadPathError:
@@ -795,7 +801,7 @@ def annotated_instance(m: Machine, cls: va.Class) -> va.Obj:
         m.alive, m.guards = True, guards
         m.count("cut")
     finally:
-        m.cap = whole
+        m.cap, m.forward = whole, forward
     m.set_mode(obj, frozenset([va.Mode("unknown")]))
     return m.objects.get(obj.id, obj)
 
