@@ -229,9 +229,20 @@ def detect(trace: Trace) -> Iterator[Hit]:
             yield from _unrecorded(trace, one, cut)
         if cut.how not in _TAKEN_OUT:
             continue
-        lost = [f for f in forwards_of(trace, cut.passes) if should_train(trace, f)]
+        lost = [f for f in forwards_of(trace, behind(trace, cut)) if should_train(trace, f)]
         if lost:
             yield _hit(one, cut, lost[0])
+
+
+def behind(trace: Trace, cut: Cut) -> set[int]:
+    """The passes whose graph was lost, and those whose graphs had flown into them: a loss that is a module."""
+    found, todo = set[int](), list(cut.passes)
+    while todo:
+        one = todo.pop()
+        if one not in found and one in trace.passes:
+            found.add(one)
+            todo += trace.passes[one].inputs
+    return found
 
 
 def _dead_terms(trace: Trace) -> Iterator[Hit]:

@@ -11,7 +11,7 @@ from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.interp.abstract.values import Cut
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
 from torchwise_analysis.rules._reading import distinct, forwards_of, grade, step
-from torchwise_analysis.rules.loss_cut_from_graph import should_train
+from torchwise_analysis.rules.loss_cut_from_graph import behind, should_train
 
 WRONG = """
 import torch
@@ -199,7 +199,9 @@ def detect(trace: Trace) -> Iterator[Hit]:
                 continue
             if cut in losses:
                 yield _hit(trace, event, cut, losses[cut])
-            elif cut.how in _DISCRETE and any(should_train(trace, f) for f in forwards_of(trace, cut.passes)):
+            elif cut.how in _DISCRETE and any(
+                should_train(trace, f) for f in forwards_of(trace, behind(trace, cut))
+            ):
                 yield _hit(trace, event, cut, None)  # a loss of the project's own
 
 

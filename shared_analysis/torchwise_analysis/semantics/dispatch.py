@@ -674,6 +674,8 @@ def _third_party(m: Machine, call: Call, root: str) -> va.Value:
             return m.make(va.Kind.OPAQUE, call.node, call.name, traits=traits)
         parts = [i for v in values if isinstance(v, va.Obj) for i in m.items(v)] if last in _MEANS else []
         made_of = m.taint(*values, *parts) | calls.of_parameters(call.arguments)
+        if root == "numpy":
+            made_of |= tensors.marks_of(m, found)
         return va.unknown(None, taint=made_of | _library_taint(call.name))
     if root in ("einops",):
         out = tensors.combine(m, found, call.node) if found else va.Tensor(None)
@@ -910,9 +912,7 @@ def _data_method(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
         taint = frozenset[str]()
         if name == "requires_grad_":
             given, taint = call.arguments, frozenset([va.LEAF])
-            m.emit(
-                ev.ApiCall, call.node, name="torch.Tensor.requires_grad=", arguments=given, receiver=obj
-            )
+            m.emit(ev.ApiCall, call.node, name="torch.Tensor.requires_grad=", arguments=given, receiver=obj)
         return va.Tensor(obj.evidence, sources=m.sources_of((obj,)), taint=taint)
     if (
         name in ("chunk", "split", "unbind")

@@ -248,6 +248,18 @@ def number(m: Machine, value: va.Tensor, node: nd.Node, how: str) -> va.Unknown:
     return va.unknown(None, taint=taint)
 
 
+def marks_of(m: Machine, tensors: Iterable[va.Tensor]) -> frozenset[str]:
+    """Marks of what the host computes from tensors that were taken out of their graphs."""
+    found: set[str] = set()
+    for one in tensors:
+        if one.cut is not None and not one.passes:
+            place = one.cut.place
+            mark = f"{va.NUMBER}{place.path}:{place.span.line}:{place.span.column}"
+            m.cuts.setdefault(mark, one.cut)
+            found.add(mark)
+    return frozenset(found)
+
+
 def _cut_of_numbers(m: Machine, values: Iterable[va.Value]) -> va.Cut | None:
     given = list(values)
     inside = [item for value in given if isinstance(value, va.Obj) for item in m.items(value)]

@@ -382,3 +382,167 @@ def train(loader):
 )
 def test_a_release_that_takes_the_backward_over(requirements: str, is_shown: bool, tmp_path: Path) -> None:
     assert ("engine-bypassed" in shown(tmp_path, ENGINE, requirements)) is is_shown
+
+
+# --------------------------------------------------------------------------- losses that are modules
+
+CRITERION = """
+import numpy as np
+import torch
+from torch import nn
+
+
+class Criterion(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("parents", torch.arange(12) // 3)
+
+    def forward(self, scores, y):
+        {loss}
+        return loss
+
+
+net, criterion = nn.Linear(8, 12), Criterion()
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+for _ in range(900):
+    x, y = torch.rand(16, 8), torch.randint(0, 12, (16,))
+    loss = criterion(net(x), y)
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+"""
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        "low = scores.argmax(1)\n        loss = torch.where(self.parents[low] == y, 0.0, 1.0).mean()",
+        "loss = (y != torch.argmax(scores, dim=1)).float().mean()",
+        "up = self.parents[scores.argmax(1)]\n"
+        "        loss = torch.pow(3.0, (up != scores.argmax(1)).float()).mean()",
+    ],
+)
+def test_a_loss_of_the_project_has_no_gradient(loss: str, tmp_path: Path) -> None:
+    told = f"{loss}\n        loss.requires_grad_(True)"
+    correct = CRITERION.format(loss="loss = -scores.log_softmax(1).gather(1, y[:, None]).mean()")
+    check(tmp_path, "nondifferentiable-loss", CRITERION.format(loss=told), correct)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        "rows = scores.detach().numpy()\n        loss = torch.from_numpy(np.sqrt((rows**2).sum(-1))).mean()",
+        "loss = torch.tensor(np.abs(scores.detach().numpy() - 1).mean())",
+        "gap = np.square(scores.detach().cpu().numpy()) + 1\n        loss = torch.as_tensor(np.log(gap)).sum()",
+    ],
+)
+def test_what_numpy_computes_has_left_the_graph(loss: str, tmp_path: Path) -> None:
+    told = f"{loss}\n        loss.requires_grad = True"
+    correct = CRITERION.format(loss="loss = scores.square().sum(-1).sqrt().mean()")
+    check(tmp_path, "loss-cut-from-graph", CRITERION.format(loss=told), correct)
+
+
+# --------------------------------------------------------------------------- wrappers that are no modules
+
+WRAPPER = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+
+class Pair:
+    def __init__(self):
+        self.{part} = nn.Sequential(nn.Linear(8, 64), nn.Dropout(0.2))
+        self.opt = torch.optim.Adam(self.{part}.parameters(), lr=2e-4)
+        self.steps = 0
+
+    def begin(self):
+        self.{part}.train()
+
+    def rest(self):
+        self.{part}.eval()
+
+    def embed(self, a, b):
+        return self.{part}(a), self.{part}(b)
+
+    def learn(self, a, b):
+        self.steps += 1
+        left, right = self.embed(a, b)
+        scores = left @ right.t()
+        loss = (0.2 + scores - scores.diag()[:, None]).clamp(min=0).mean()
+        self.opt.zero_grad()
+        loss.backward()
+        self.opt.step()
+
+
+@torch.no_grad()
+def score(pair, loader):
+    pair.rest()
+    hits = 0
+    for a, b in loader:
+        left, right = pair.embed(a, b)
+        hits += ((left @ right.t()).argmax(1) == torch.arange(len(left))).sum().item()
+    return hits
+
+
+def fit(pair, loader, held_out, every=10):
+    pair.begin()
+    for a, b in loader:
+        pair.learn(a, b)
+        if pair.steps % every == 0:
+            print(pair.steps, score(pair, held_out))
+            {after}
+
+
+data = TensorDataset(torch.rand(400, 8), torch.rand(400, 8))
+pair = Pair()
+for epoch in range(3):
+    fit(pair, DataLoader(data, 16, shuffle=True), DataLoader(data, 50))
+"""
+
+
+@pytest.mark.parametrize("part", ["encoder", "img_enc", "tower"])
+def test_a_wrapper_switches_its_parts(part: str, tmp_path: Path) -> None:
+    check(
+        tmp_path,
+        "stuck-eval-mode",
+        WRAPPER.format(part=part, after="pass"),
+        WRAPPER.format(part=part, after="pair.begin()"),
+    )
+
+
+# --------------------------------------------------------------------------- batches in a list
+
+LISTED = """
+import torch
+from torch import nn
+
+net = nn.Linear(8, 4)
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+
+
+def fit(batches, limit):
+    for x, y in batches:
+        opt.zero_grad()
+        nn.functional.cross_entropy(net(x), y).backward()
+{body}
+
+
+{call}
+"""
+MADE = "fit([(torch.rand(4, 8), torch.randint(0, 4, (4,))) for _ in range(9)], 1.0)"
+PAIR = "pair = (torch.rand(4, 8), torch.randint(0, 4, (4,)))\nfor _ in range(9):\n    fit([pair, pair], 1.0)"
+
+
+@pytest.mark.parametrize("call", [MADE, PAIR])
+@pytest.mark.parametrize(
+    "clip",
+    [
+        "nn.utils.clip_grad_norm_(net.parameters(), limit)",
+        "if limit:\n            nn.utils.clip_grad_value_(net.parameters(), limit)",
+        "for one in (net,):\n            nn.utils.clip_grad_norm_(one.parameters(), limit)",
+    ],
+)
+def test_clipping_behind_the_step_over_a_list_of_batches(call: str, clip: str, tmp_path: Path) -> None:
+    late = LISTED.format(body=f"        opt.step()\n        {clip}", call=call)
+    check(tmp_path, "clip-order", late, LISTED.format(body=f"        {clip}\n        opt.step()", call=call))

@@ -239,8 +239,9 @@ def compare(m: Machine, op: str, left: va.Value, right: va.Value, node: nd.Node)
     if isinstance(left, va.Tensor) or isinstance(right, va.Tensor):
         if op in ("is", "is not", "in", "not in"):
             return va.UNKNOWN
-        lead = left if isinstance(left, va.Tensor) else right
-        assert isinstance(lead, va.Tensor)
+        sides = [side for side in (left, right) if isinstance(side, va.Tensor)]
+        lead = next((side for side in sides if side.passes), None)
+        lead = lead or next((side for side in sides if side.cut is not None), sides[0])
         return m.library.compared(m, lead, node)
     if isinstance(left, va.Union) or isinstance(right, va.Union):
         results = {

@@ -290,6 +290,10 @@ def _get_item(m: Machine, value: va.Value, index: va.Value, node: nd.Node) -> va
     if isinstance(value, va.Tensor):
         if isinstance(index, va.Tensor):
             m.library.host_sync(m, index, node, "mask") if "mask" in index.taint else None
+            if not value.passes and value.cut is None and not index.passes:
+                value = replace(
+                    value, cut=index.cut
+                )  # what is looked up depends on the model through its index
         if "gathered" in value.taint and isinstance(index, va.Unknown) and "slice" in index.taint:
             m.emit(ev.ApiCall, node, name="a slice of what was gathered", arguments=va.NO_ARGUMENTS)
         return replace(value, shape=_indexed(value.shape, node))

@@ -104,6 +104,8 @@ _WEAK = frozenset(
         "forward",
     ]
 )
+# A method that switches parts of what is no module, whatever these are called: `self.image_encoder.eval()`.
+_MODES = frozenset(["train", "eval"])
 # With these a function of torch makes a batch: that it is none is as good as known.
 _MAKERS = frozenset(["stack", "from_numpy", "as_tensor", "tensor", "randint"])
 _SUBJECTS = frozenset(
@@ -185,8 +187,12 @@ def teach(words: Iterable[str]) -> None:
 def has_effect(names: frozenset[str] | set[str]) -> bool:
     """May a body that mentions these names itself do something that a rule looks at?"""
     return not (_STRONG.isdisjoint(names) and _TAUGHT.isdisjoint(names)) or (
-        not _WEAK.isdisjoint(names) and not _SUBJECTS.isdisjoint(names)
+        not _WEAK.isdisjoint(names) and not _SUBJECTS.isdisjoint(names) or _switches_parts(names)
     )
+
+
+def _switches_parts(names: frozenset[str] | set[str]) -> bool:
+    return "self" in names and not _MODES.isdisjoint(names)
 
 
 _SMALL = 40  # nodes; running such a function is cheaper than doubting
@@ -253,7 +259,7 @@ def _uses_of(mentions: Mentions) -> _Uses:
 
 def _effect(names: frozenset[str]) -> int:
     return (
-        (0 if _STRONG.isdisjoint(names) else _DOES)
+        (0 if _STRONG.isdisjoint(names) and not _switches_parts(names) else _DOES)
         | (0 if _WEAK.isdisjoint(names) else _HALF)
         | (0 if _SUBJECTS.isdisjoint(names) else _SUBJECT)
     )
