@@ -18,7 +18,7 @@ from tests.repository.test_repository import ROOT, tracked
 
 HOSTS = {
     "arxiv.org", "deepspeed.readthedocs.io", "docs.oasis-open.org", "docs.pytorch.org", "github.com",
-    "huggingface.co", "json-schema.org", "lightning.ai", "semver.org", "www.deepspeed.ai",
+    "huggingface.co", "json-schema.org", "semver.org", "www.deepspeed.ai",
 }  # fmt: skip
 NAMESPACE = "http://www.w3.org/2000/svg"
 ADDRESS = re.compile(r"""https?://[^\s<>"'`\\)\]}]+""")

@@ -81,7 +81,7 @@ RULE = Rule(
         ),
         Reference(
             "Lightning: gradient clipping",
-            "https://lightning.ai/docs/pytorch/stable/advanced/training_tricks.html",
+            "https://github.com/Lightning-AI/pytorch-lightning/blob/cfc8f001d776d65ba4bf866eb98f139c5e55ba45/docs/source-pytorch/advanced/training_tricks.rst",
         ),
     ),
     examples=(

@@ -87,11 +87,11 @@ RULE = Rule(
     references=(
         Reference(
             "Lightning: manual optimization",
-            "https://lightning.ai/docs/pytorch/stable/model/manual_optimization.html",
+            "https://github.com/Lightning-AI/pytorch-lightning/blob/47e2f152751fe271d5245d8eb88c8fd8b3e7765f/docs/source-pytorch/model/manual_optimization.rst",
         ),
         Reference(
             "LightningModule: configure_gradient_clipping",
-            "https://lightning.ai/docs/pytorch/stable/common/lightning_module.html",
+            "https://github.com/Lightning-AI/pytorch-lightning/blob/b7d6aaa33a8c9936a2bb1ed50efc604fba19839b/docs/source-pytorch/common/lightning_module.rst",
         ),
     ),
     examples=(

@@ -89,7 +89,7 @@ RULE = Rule(
         ),
         Reference(
             "Lightning Fabric: setup and setup_dataloaders",
-            "https://lightning.ai/docs/fabric/stable/api/fabric_methods.html",
+            "https://github.com/Lightning-AI/pytorch-lightning/blob/403d232c43320846b48299c9995d098dee1c49f4/docs/source-fabric/api/fabric_methods.rst",
         ),
     ),
     examples=(
