@@ -235,7 +235,7 @@ def detect(trace: Trace) -> Iterator[Hit]:
 
 
 def behind(trace: Trace, cut: Cut) -> set[int]:
-    """The passes whose graph was lost, and those whose graphs had flown into them: a loss that is a module."""
+    """The passes whose graph was lost, and those whose graphs had flown into these: the loss is a module."""
     found, todo = set[int](), list(cut.passes)
     while todo:
         one = todo.pop()

@@ -433,7 +433,7 @@ def test_a_loss_of_the_project_has_no_gradient(loss: str, tmp_path: Path) -> Non
     [
         "rows = scores.detach().numpy()\n        loss = torch.from_numpy(np.sqrt((rows**2).sum(-1))).mean()",
         "loss = torch.tensor(np.abs(scores.detach().numpy() - 1).mean())",
-        "gap = np.square(scores.detach().cpu().numpy()) + 1\n        loss = torch.as_tensor(np.log(gap)).sum()",
+        "gap = np.square(scores.detach().cpu().numpy())\n        loss = torch.as_tensor(np.log1p(gap)).sum()",
     ],
 )
 def test_what_numpy_computes_has_left_the_graph(loss: str, tmp_path: Path) -> None:

@@ -187,7 +187,7 @@ def teach(words: Iterable[str]) -> None:
 def has_effect(names: frozenset[str] | set[str]) -> bool:
     """May a body that mentions these names itself do something that a rule looks at?"""
     return not (_STRONG.isdisjoint(names) and _TAUGHT.isdisjoint(names)) or (
-        not _WEAK.isdisjoint(names) and not _SUBJECTS.isdisjoint(names) or _switches_parts(names)
+        (not _WEAK.isdisjoint(names) and not _SUBJECTS.isdisjoint(names)) or _switches_parts(names)
     )
 
 
