@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from torchwise_analysis.findings import Finding, Fix, Place, Safety
+from torchwise_analysis.findings import Confidence, Finding, Fix, Place, Safety
 from torchwise_analysis.names.environment import library_folders
 from torchwise_analysis.names.project import Project, project_roots
 from torchwise_analysis.plugins import plugins
@@ -54,6 +54,9 @@ _WORDS_THAT_MATTER = re.compile(
     r"|DataLoader|Trainer|optimizer|\.step\(|\.eval\("
 )
 
+
+# A comment for torchwise, about which there may be something to say.
+_IS_ADDRESSED = re.compile(r"torchwise|\bTW\d")
 
 # Characters of a file whose fixes are tried: analysing a larger one again takes seconds.
 _MOST_VERIFIED = 600_000
@@ -184,6 +187,22 @@ class Engine:
         self.settings = settings
         self.root = root
         self.project = project
+
+    def is_silent(self, document: Analysable) -> bool:
+        """Whether nothing that would be shown can be found in the document, told by its words and those of
+        what it imports.
+
+        Only built-in rules say which words they rest on: with others nothing is silent.
+        """
+        from torchwise_analysis.interp import abstract
+        from torchwise_analysis.semantics import speaking
+
+        if plugins().rules or document.module.problems or _IS_ADDRESSED.search(document.text):
+            return False
+        with collector_paused():
+            static = abstract.static_facts(self.project)
+            most, all_grades = abstract.DEFAULT_LIMITS.mentions, self._shows_grade(Confidence.POSSIBLE)
+            return speaking.is_silent(document.module, self.project, static, most, all_grades)
 
     def check(self, document: Analysable, stop: Stop = never) -> CheckReport:
         """All findings with fixes that were verified by analysing the fixed text again.
@@ -468,8 +487,11 @@ class Engine:
 
     def _shows(self, finding: Finding) -> bool:
         """May a report show it? What fails a run is shown at any grade."""
+        return self._shows_grade(finding.confidence)
+
+    def _shows_grade(self, confidence: Confidence) -> bool:
         floors = self.settings.min_confidence, self.settings.fail_confidence
-        return any(at_least_confidence(finding.confidence, floor) for floor in floors)
+        return any(at_least_confidence(confidence, floor) for floor in floors)
 
     def _is_ignored(self, finding: Finding) -> bool:
         """By the settings for the file that the finding lies in, not for the one it was found from."""

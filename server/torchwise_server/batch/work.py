@@ -193,11 +193,18 @@ class Analyst:
             skipped = Answer(is_read=True, is_skipped=True)
             self._keep(name_of(self.plan, job, content, engine.project), skipped, _NOTHING)
             return skipped
+        shared = _shared(document, engine.project)
+        engine.project.asked.clear()
+        name = name_of(self.plan, job, content, engine.project)
+        if not job.explicit and not self.plan.is_complete and engine.is_silent(shared):
+            silent = Answer(is_read=True, is_skipped=True, problems=reading.problems)
+            self._keep(name, silent, self._basis_of(engine.project, job.path, reading.problems))
+            return silent
         from torchwise_analysis.interp.abstract.runs import Memory
 
         memory = Memory()
-        answer, basis = self._answer(engine, document, reading, frozenset(), memory)
-        self._keep(name_of(self.plan, job, content, engine.project), answer, basis)
+        answer, basis = self._answer(engine, shared, reading, frozenset(), memory)
+        self._keep(name, answer, basis)
         self._remember(job.path, memory)
         return answer
 
@@ -210,7 +217,9 @@ class Analyst:
         engine = self._engine(job)
         memory, size = self._memories.pop(job.path, (None, 0))
         self._remembered -= size
-        answer, basis = self._answer(engine, document, reading, called, memory)
+        engine.project.asked.clear()
+        shared = _shared(document, engine.project)
+        answer, basis = self._answer(engine, shared, reading, called, memory)
         self._keep(name_of(self.plan, job, content, engine.project, called), answer, basis)
         if memory is not None:
             self._remember(job.path, memory)
@@ -219,8 +228,6 @@ class Analyst:
     def tried(self, job: Job, called: frozenset[Key], findings: tuple[Finding, ...]) -> Answer:
         """Findings of the file in files that it calls, with those edits that hold; `called` as it was when
         they were found."""
-        from torchwise_analysis.fixes import SourceFile
-
         reading, content = self._read(job)
         document = reading.document
         if document is None:
@@ -228,7 +235,7 @@ class Analyst:
         engine = self._engine(job)
         project = engine.project
         project.asked.clear()
-        shared = SourceFile(document.path, document.text, lower=project.lowered)
+        shared = _shared(document, project)
         memory, _ = self._memories.get(job.path, (None, 0))
         report = engine.verified_in_callees(shared, findings, called, memory=memory)
         answer = Answer(is_read=True, findings=report.findings, problems=report.problems)
@@ -257,17 +264,11 @@ class Analyst:
     def _answer(
         self,
         engine: Engine,
-        document: SourceFile,
+        shared: SourceFile,
         reading: Reading,
         called: frozenset[Key],
         memory: Memory | None,
     ) -> tuple[Answer, Basis | None]:
-        from torchwise_analysis.fixes import SourceFile
-
-        project = engine.project
-        project.asked.clear()
-        # importers of the file and its own check share one lowering
-        shared = SourceFile(document.path, document.text, lower=project.lowered)
         with collector_paused():
             report = engine.check_quickly(shared, reached_elsewhere=called, memory=memory)
             report = engine.with_verified_fixes(
@@ -279,10 +280,10 @@ class Analyst:
             findings=report.findings,
             problems=problems,
             statistics=report.statistics,
-            calls=_calls(report, document.path),
-            passed=_passed(report, document.path),
+            calls=_calls(report, shared.path),
+            passed=_passed(report, shared.path),
         )
-        return answer, self._basis_of(project, document.path, problems)
+        return answer, self._basis_of(engine.project, shared.path, problems)
 
     def _basis_of(self, project: Project, path: str, problems: Iterable[Problem]) -> Basis | None:
         """What is to be kept with an answer; None for one that is not."""
@@ -308,6 +309,13 @@ class Analyst:
         while self._remembered > _REMEMBERED and len(self._memories) > 1:
             _, (_, gone) = self._memories.popitem(last=False)
             self._remembered -= gone
+
+
+def _shared(document: SourceFile, project: Project) -> SourceFile:
+    """The document with the one lowering that its importers and its own check share."""
+    from torchwise_analysis.fixes import SourceFile
+
+    return SourceFile(document.path, document.text, lower=project.lowered)
 
 
 def name_of(

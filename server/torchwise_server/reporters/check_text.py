@@ -237,7 +237,7 @@ class Writer:
                 self.print(Text(f"  {number:>5}  {rule}"))
         self.print(Text("files", style="bold"))
         self.print(Text(f"  {run.files:>5}  read"))
-        self.print(Text(f"  {run.skipped_by_text:>5}  of them hold nothing of PyTorch and were not analysed"))
+        self.print(Text(f"  {run.skipped_by_text:>5}  of them hold nothing to find and were not analysed"))
         if run.not_analysed:
             self.print(Text("not analysed", style="bold"))
             for reason, number in sorted(run.not_analysed.items(), key=lambda item: (-item[1], item[0])):

@@ -199,6 +199,7 @@ def pass_through_iterator(m: Machine, call: Call) -> va.Value:
     "rich.progress.track",
     "tqdm.std.tqdm",
     "tqdm.asyncio.tqdm",
+    "torch.hub.tqdm",
     "alive_progress.alive_it",
 )
 def progress(m: Machine, call: Call) -> va.Value:

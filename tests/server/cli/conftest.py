@@ -58,6 +58,9 @@ class FakeEngine:
     ) -> CheckReport:
         return report
 
+    def is_silent(self, document: Analysable) -> bool:
+        return False
+
     def check_quickly(self, document: Analysable, *_: object, **__: object) -> CheckReport:
         if "# crash" in document.text:
             problem = Problem(document.path, None, "the analysis failed", ProblemKind.FAILURE)

@@ -342,7 +342,7 @@ def test_statistics(cli: Cli, tmp_path: Path) -> None:
     out = cli("check", ".", "--statistics").out
     assert "1  retained-graph" in out
     assert "2  read" in out
-    assert "1  of them hold nothing of PyTorch" in out
+    assert "1  of them hold nothing to find" in out
 
 
 def test_text_shows_source_evidence_and_fix(cli: Cli, tmp_path: Path) -> None:

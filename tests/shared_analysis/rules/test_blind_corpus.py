@@ -81,16 +81,17 @@ CASES = cases()
 
 def findings(folder: Path, texts: dict[str, str]) -> list[Finding]:
     """What is found in each file of a program, grades that are shown by default only."""
-    for name, text in texts.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text, encoding="utf-8")
-    out: list[Finding] = []
-    for name, text in texts.items():
-        file = SourceFile(str(folder / name), text)
-        trace = run(file.module, Project([str(folder)]))
-        assert trace.silence.failed == ()
-        out += judge(trace, file, Settings()).findings
-    return [finding for finding in out if finding.confidence is not Confidence.POSSIBLE]
+    written(folder, texts)
+    return [finding for name, text in texts.items() for finding in findings_from(folder, name, text)]
+
+
+def findings_from(folder: Path, name: str, text: str) -> list[Finding]:
+    """What one file tells, also of others that it calls."""
+    file = SourceFile(str(folder / name), text)
+    trace = run(file.module, Project([str(folder)]))
+    assert trace.silence.failed == ()
+    found = judge(trace, file, Settings()).findings
+    return [finding for finding in found if finding.confidence is not Confidence.POSSIBLE]
 
 
 def is_found(case: Case, found: list[Finding]) -> bool:
@@ -109,6 +110,15 @@ def is_found(case: Case, found: list[Finding]) -> bool:
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
 def test_the_fault_is_found(case: Case, tmp_path: Path) -> None:
     assert is_found(case, findings(tmp_path, case.faulty)) is (case.name not in NOT_FOUND)
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+def test_a_file_that_tells_of_a_fault_is_never_silent(case: Case, tmp_path: Path) -> None:
+    written(tmp_path, case.faulty)
+    engine = Engine(Settings(), tmp_path, Project([str(tmp_path)]))
+    for name, text in case.faulty.items():
+        if findings_from(tmp_path, name, text):
+            assert not engine.is_silent(SourceFile(str(tmp_path / name), text))
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])

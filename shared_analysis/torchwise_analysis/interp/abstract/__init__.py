@@ -60,7 +60,7 @@ def run(
     failed: tuple[str, ...] = ()
     runs: FileRun | None = None
     try:
-        static = _STATIC.setdefault(project, StaticCache())
+        static = static_facts(project)
         if memory.prepare(module, project, limits):
             static.bound(_MOST_BODIES)
         runs = FileRun(module.path, project, limits, stop, static, reached, memory)
@@ -76,6 +76,11 @@ def run(
     trace = runs.trace() if runs is not None else _empty(module.path)
     trace = replace(trace, releases=project.releases, launches=project.launches)
     return trace if not failed else replace(trace, silence=replace(trace.silence, failed=failed))
+
+
+def static_facts(project: Project) -> StaticCache:
+    """What was read off the nodes of a project's files."""
+    return _STATIC.setdefault(project, StaticCache())
 
 
 def _empty(path: str) -> Trace:

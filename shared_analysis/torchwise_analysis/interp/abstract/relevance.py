@@ -320,7 +320,14 @@ def _closure(
 
 
 def _imports(part: Mentions, importer: str, project: Project) -> tuple[str, ...]:
-    return tuple(path for statement in part.imports for path in _imported(statement, importer, project))
+    return imported_files(part.imports, importer, project)
+
+
+def imported_files(
+    statements: Iterable[nd.Import | nd.ImportFrom], importer: str, project: Project
+) -> tuple[str, ...]:
+    """Files of the project that these statements of the file `importer` may import."""
+    return tuple(path for statement in statements for path in _imported(statement, importer, project))
 
 
 def _imported(node: nd.Import | nd.ImportFrom, importer: str, project: Project) -> Iterator[str]:
