@@ -206,3 +206,37 @@ def test_a_call_that_was_cut_short_knows_no_better(tmp_path: Path, visits: int, 
     engine, file = document(paths[1])
     trace = run(file.module, engine.project, Limits(forward_visits=visits))
     assert bool(trace.passed.get(str(paths[0]), 0) >> (FAULT[1] - 1) & 1) is is_known
+
+
+CHOSEN = """\
+import sys
+
+import torch
+from library import Attention
+
+net = Attention(False, 0.0)
+net.eval()
+
+
+def run(q, k, v):
+    return net(q, k, v)
+
+
+def same(q, k, v):
+    return v
+
+
+step = {step}
+out = step(torch.randn(1, 2, 3), torch.randn(1, 2, 3), torch.randn(1, 2, 3))
+"""
+
+
+@pytest.mark.parametrize(("step", "is_known"), [("run", True), ("run if len(sys.argv) > 2 else same", False)])
+def test_a_call_of_one_of_several_functions_knows_no_better(
+    tmp_path: Path, step: str, is_known: bool
+) -> None:
+    paths = written(tmp_path, {"library.py": LIBRARY, "main.py": CHOSEN.format(step=step)})
+    engine, file = document(paths[1])
+    trace = run(file.module, engine.project)
+    assert bool(trace.passed.get(str(paths[0]), 0) >> (FAULT[1] - 1) & 1) is is_known
+    assert (FAULT in at_once(paths)) is not is_known
