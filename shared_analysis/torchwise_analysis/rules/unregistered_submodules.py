@@ -338,6 +338,7 @@ def detect(trace: Trace) -> Iterator[Hit]:
     used = frozenset(m for pass_ in trace.passes.values() for m in pass_.modules)
     made = {event.module.id: event.order for event in trace.of(ModuleBuilt)}
     given = frozenset(root for owned in trace.owns.values() if owned is not None for root in owned)
+    is_open = None in trace.owns.values()  # an optimizer got parameters that are not known: these, perhaps
     registered = {(one.module.cls, one.name) for one in trace.of(PartSet) if _is_registered(one)}
     for setting in trace.of(PartSet):
         container, owner = setting.value, setting.module
@@ -346,7 +347,7 @@ def detect(trace: Trace) -> Iterator[Hit]:
         if owner.cls is None or owner.id not in used or (owner.cls, setting.name) in registered:
             continue
         found = tuple(_modules_in(trace, container))
-        if len(found) == 1 and _is_from_elsewhere(found[0], made.get(owner.id), made):
+        if len(found) == 1 and _is_from_elsewhere(found[0], setting, made):
             continue  # the usual way to hide a module on purpose
         lost = [
             part
@@ -354,10 +355,11 @@ def detect(trace: Trace) -> Iterator[Hit]:
             if part.id not in trace.parents
             and part.id not in given
             and (part.id in used or part.kind is Kind.PARAMETER)
+            and part.id not in trace.lineage(owner.id)  # what holds the owner is registered elsewhere
             and trace.facts.get(("frozen", part.id)) != _FROZEN
             and not is_parameter_free(trace, part)
         ]
-        if lost:
+        if lost and not (is_open and all(part.kind is Kind.PARAMETER for part in lost)):
             yield _hit(trace, setting, lost)
 
 
@@ -366,11 +368,12 @@ def _is_registered(setting: PartSet) -> bool:
     return any(isinstance(v, Obj) and v.kind is Kind.MODULE for v in alternatives(setting.value))
 
 
-def _is_from_elsewhere(part: Obj, owner_made: int | None, made: dict[int, int]) -> bool:
-    """Not built in view, or built before its owner: it was passed in."""
-    if part.origin is not Origin.BUILT:
+def _is_from_elsewhere(part: Obj, setting: PartSet, made: dict[int, int]) -> bool:
+    """Not built in view, or built before its owner or around it: it was passed in."""
+    part_made, owner_made = made.get(part.id), made.get(setting.module.id)
+    if part.origin is not Origin.BUILT or part_made is None or part_made > setting.order:
         return True
-    return owner_made is not None and part.id in made and made[part.id] < owner_made
+    return owner_made is not None and part_made < owner_made
 
 
 def _modules_in(trace: Trace, container: Obj, depth: int = 0) -> Iterator[Obj]:
@@ -384,13 +387,21 @@ def _modules_in(trace: Trace, container: Obj, depth: int = 0) -> Iterator[Obj]:
                 yield from _modules_in(trace, value, depth + 1)
 
 
+_TRANSFORMS = ("torchaudio.transforms.", "torchvision.transforms.")  # modules that hold buffers at most
+
+
 def is_parameter_free(trace: Trace, part: Obj) -> bool:
     """A layer of torch that is known to have no parameters, or a module or container of such alone."""
     if part.kind is Kind.PARAMETER:
         return False
     if part.cls is not None:
         inner = trace.parts(part.id)
-        return bool(inner) and all(is_parameter_free(trace, one) for one in inner)
+        names = cast("tuple[str, ...]", trace.facts.get(("names", part.id), ()))
+        held = [trace.facts.get(("a", part.id, name)) for name in names]
+        transforms = any(isinstance(v, Obj) and v.type_name.startswith(_TRANSFORMS) for v in held)
+        return (bool(inner) or transforms) and all(is_parameter_free(trace, one) for one in inner)
+    if part.type_name.startswith(_TRANSFORMS):
+        return True
     last = part.type_name.rpartition(".")[2]
     if last in ("Sequential", "ModuleList"):
         items = [v for item in trace.items(part.id) for v in alternatives(item)]

@@ -616,3 +616,163 @@ def test_a_closure_runs_once(chosen: str) -> None:
                 optimizer.step(closure)
         """,
     )
+
+
+# --------------------------------------------------------------------------- what need not be registered
+
+
+def test_a_part_may_keep_what_it_is_a_part_of() -> None:
+    check(
+        "unregistered-submodules",
+        """
+        import torch
+        from torch import nn
+
+
+        class Rotate(nn.Module):
+            def __init__(self, parent, item):
+                super().__init__()
+                self.parent = [parent]
+                self.item = item
+
+            def forward(self, x):
+                return x @ self.parent[0].rotations[self.item]
+
+
+        class Heads(nn.Module):
+            def __init__(self, backbone, heads, size):
+                super().__init__()
+                self.backbone = backbone
+                self.rotations = nn.ParameterList([nn.Parameter(torch.eye(size)) for _ in heads])
+                self.heads = nn.ModuleList([nn.Sequential(Rotate(self, i), head) for i, head in enumerate(heads)])
+
+            def forward(self, x):
+                return [head(self.backbone(x)) for head in self.heads]
+
+
+        model = Heads(nn.Linear(8, 8), [nn.Linear(8, 1), nn.Linear(8, 2)], 8)
+        model(torch.randn(4, 8))
+        """,
+    )
+
+
+@pytest.mark.parametrize("given", ["orig_freq=16_000", "**config"])
+def test_transforms_have_no_parameters(given: str) -> None:
+    text = """
+        import torch
+        import torchaudio
+        from torch import nn
+
+
+        class Resample(nn.Module):
+            def __init__(self, orig_freq, new_freq=100):
+                super().__init__()
+                self.orig_freq, self.new_freq = orig_freq, new_freq
+                self.inner = LAYER
+
+            def forward(self, x):
+                return self.inner(x)
+
+
+        class Perturb(nn.Module):
+            def __init__(self, config):
+                super().__init__()
+                self.resamplers = []HERE
+                for speed in (90, 100):
+                    self.resamplers.append(Resample(GIVEN))
+
+            def forward(self, x):
+                return self.resamplers[0](x)
+        """.replace("GIVEN", given)
+    quiet = "torchaudio.transforms.Resample(orig_freq, new_freq)"
+    check("unregistered-submodules", text.replace("LAYER", quiet).replace("HERE", ""))
+    check("unregistered-submodules", text.replace("LAYER", "nn.Linear(3, 3)").replace("HERE", "  # here"))
+
+
+@pytest.mark.parametrize("collected", ["self.collect()", "[self.masks[key] for key in keys]"])
+def test_parameters_of_a_dict_may_be_trained_by_a_list_of_them(collected: str) -> None:
+    text = f"""
+        import torch
+        from torch import nn
+
+
+        class Explainer(nn.Module):
+            def forward(self, model, features, keys):
+                self.masks = {{}}HERE
+                for key, x in features.items():
+                    self.masks[key] = nn.Parameter(torch.randn(len(x)))
+                optimizer = torch.optim.Adam(PARAMETERS, lr=0.1)
+                for _ in range(100):
+                    optimizer.zero_grad()
+                    model({{k: x * self.masks[k] for k, x in features.items()}}).sum().backward()
+                    optimizer.step()
+
+            def collect(self):
+                found = []
+                for value in self.__dict__.values():
+                    if isinstance(value, dict):
+                        found.extend(value.values())
+                return found
+        """
+    check("unregistered-submodules", text.replace("PARAMETERS", collected).replace("HERE", ""))
+
+
+# --------------------------------------------------------------------------- arguments of repeated calls
+
+
+def test_an_annotated_module_was_made_before() -> None:
+    check(
+        "layer-built-in-forward",
+        """
+        from torch import nn
+
+
+        class Inner(nn.Module):
+            def __init__(self, size: int):
+                super().__init__()
+                self.layer = nn.Linear(size, size)
+
+            def forward(self, x):
+                return self.layer(x)
+
+
+        class Policy(nn.Module):
+            def forward(self, x, model: Inner | None = None):
+                return model(x)
+        """,
+    )
+
+
+def test_each_call_is_given_a_batch_of_its_own() -> None:
+    check(
+        "retained-graph",
+        """
+        from typing import Protocol
+
+        import torch
+        from torch import nn
+
+
+        class Batch(Protocol):
+            obs: torch.Tensor
+            returns: torch.Tensor
+            weight: torch.Tensor
+
+
+        class Algorithm:
+            def __init__(self, critic: nn.Module):
+                self.critic = critic
+                self.optimizer = torch.optim.Adam(critic.parameters())
+                self.total = 0.0
+
+            def update(self, batch: Batch):
+                weight = getattr(batch, "weight", 1.0)
+                difference = self.critic(batch.obs).flatten() - batch.returns
+                loss = (difference.pow(2) * weight).mean()
+                self.optimizer.zero_grad()
+                loss.backward()
+                self.optimizer.step()
+                batch.weight = difference / 2.0
+                self.total += loss  # here
+        """,
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from torchwise_analysis.interp.abstract import beliefs
 from torchwise_analysis.interp.abstract import values as va
 from torchwise_analysis.interp.abstract.machine import Machine, first_known
@@ -91,6 +93,11 @@ LIGHTNING_TRAINER = "lightning.Trainer"
 
 
 def _again(m: Machine, value: va.Value) -> None:
+    if isinstance(value, va.Obj) and value.kind in (va.Kind.INSTANCE, va.Kind.OPAQUE):
+        # another batch or sample, for all that is known: it holds nothing of the call before
+        for name in cast("tuple[str, ...]", m.state.get(("names", value.id), ())):
+            if any(t.passes for t in m.tensors(m.attribute(value, name))):
+                m.state.drop(("a", value.id, name))
     if isinstance(value, va.Obj) and value.kind is va.Kind.OPTIMIZER:
         # whoever passes it may have cleared it between two calls
         m.state.set(("grad", value.id), va.CLEAN)
