@@ -9,8 +9,11 @@ from torchwise_analysis.fixes import SourceFile, expression_at, name_for_member,
 from torchwise_analysis.interp.abstract.events import (
     Event,
     Guard,
+    ModuleKept,
+    Saved,
     StateDictKept,
     StateDictUsed,
+    Step,
     WeightsLoaded,
 )
 from torchwise_analysis.interp.abstract.trace import Trace
@@ -73,7 +76,10 @@ RULE = Rule(
     name="best-state-aliased",
     category=Category.MODE,
     severity=Severity.ERROR,
-    claim="A state dict that is kept for later holds the live tensors, which training or a load overwrites.",
+    claim=(
+        "A state dict or a model that is kept for later holds the live tensors, which training or a load "
+        "overwrites."
+    ),
     cost=(
         "`state_dict()` returns references. Each optimizer step writes into the very tensors that were "
         'kept, so the "best" weights are the last ones: early stopping and model selection do nothing, '
@@ -87,10 +93,12 @@ RULE = Rule(
         "the state dict is written to a file at once, or the model does not train any further",
         "the weights are put back before the next step (swapping averaged weights in and out)",
         "`.cpu()` of a model that is on an accelerator: that copies",
+        "a second name for the model that is not kept for being the best so far, or beside which its weights "
+        "are written to a file",
     ),
     grading=(
         "Error. Certain when the kept state dict is later loaded, saved or returned and the model is stepped "
-        "between; likely when the model is only taken for one."
+        "between; likely when the model is only taken for one, and when the model itself gets a second name."
     ),
     fix=(
         "`copy.deepcopy(...)` around the state dict, with the import when it is missing. Unsafe by "
@@ -138,6 +146,54 @@ class Trainer:
                 self.kept = self.model.state_dict()
                             ^^^^^^^^^^^^^^^^^^^^^^^ best-state-aliased
         self.model.load_state_dict(self.kept)
+""",
+        ),
+        Example(
+            "The model itself under a second name",
+            """
+import torch
+from torch import nn
+
+model = nn.Linear(12, 4)
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+
+
+def fit(loader, score):
+    best, best_model = 0.0, None
+    for epoch in range(20):
+        for x, y in loader:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        accuracy = score(model)
+        if accuracy > best:
+            best = accuracy
+            best_model = model
+                         ^^^^^ best-state-aliased error likely
+    torch.save(best_model.state_dict(), "best.pt")
+""",
+            fixed="""
+import copy
+
+import torch
+from torch import nn
+
+model = nn.Linear(12, 4)
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+
+
+def fit(loader, score):
+    best, best_model = 0.0, None
+    for epoch in range(20):
+        for x, y in loader:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        accuracy = score(model)
+        if accuracy > best:
+            best = accuracy
+            best_model = copy.deepcopy(model)
+    torch.save(best_model.state_dict(), "best.pt")
 """,
         ),
         Example(
@@ -276,6 +332,66 @@ def detect(trace: Trace) -> Iterator[Hit]:
             use,
         )
     yield from _overwritten(trace)
+    yield from _named_twice(trace)
+
+
+_ORDERED = (">", "<", ">=", "<=")
+
+
+def _named_twice(trace: Trace) -> Iterator[Hit]:
+    """`if score > best: best_model = model`, in the loop that trains the model on."""
+    told: set[Place] = set()
+    for keep in trace.of(ModuleKept):
+        guards = keep.scene.guards
+        is_best = "best" in keep.name.lower() and guards and guards[-1].test in _ORDERED
+        if not is_best or keep.place in told or _is_set_aside(trace, keep):
+            continue
+        one = next((one for one in trace.steps if _trains_on(trace, one, keep)), None)
+        if one is None:
+            continue
+        told.add(keep.place)
+        name = called(keep.module, "the model")
+        yield Hit(
+            keep.place,
+            Severity.ERROR,
+            grade(min(1 + belief_in(keep.module), 2)),
+            f"`{keep.name}` is {name} itself and no copy: training goes on and changes it too, so the best "
+            "weights are lost. Keep a copy." + doubt((belief_in(keep.module) > 0, known_by(keep.module))),
+            distinct(
+                (
+                    *step(keep.module.place, f"{name} is made here"),
+                    Evidence(keep.place, f"`{keep.name}` is a second name for it"),
+                    Evidence(one.place, "each step of the same loop writes into its tensors"),
+                )
+            ),
+            frozenset({("state", keep.place)}),
+            keep,
+        )
+
+
+def _is_set_aside(trace: Trace, keep: ModuleKept) -> bool:
+    """Are weights written to a file under the same test, or loaded back into the model later on?"""
+    family = {keep.module.id, *trace.lineage(keep.module.id)}
+    if any(one.target.id in family for one in trace.of(WeightsLoaded) if one.order > keep.order):
+        return True
+    tests = {guard.place for guard in keep.scene.guards}
+    return any(
+        keep.loops == one.loops and tests <= {g.place for g in one.scene.guards} for one in trace.of(Saved)
+    )
+
+
+def _trains_on(trace: Trace, one: Step, keep: ModuleKept) -> bool:
+    """Does it step on the model in the loop of the keeping?"""
+    around = [turn.loop.place for turn in keep.loops]
+    if [turn.loop.place for turn in one.loops][: len(around)] != around:
+        return False
+    owned = trace.owns.get(one.optimizer.id)
+    parts = {
+        keep.module.id,
+        *trace.lineage(keep.module.id),
+        *(part.id for part in trace.parts(keep.module.id)),
+    }
+    return owned is not None and bool(owned & parts)
 
 
 def _overwritten(trace: Trace) -> Iterator[Hit]:

@@ -546,3 +546,64 @@ PAIR = "pair = (torch.rand(4, 8), torch.randint(0, 4, (4,)))\nfor _ in range(9):
 def test_clipping_behind_the_step_over_a_list_of_batches(call: str, clip: str, tmp_path: Path) -> None:
     late = LISTED.format(body=f"        opt.step()\n        {clip}", call=call)
     check(tmp_path, "clip-order", late, LISTED.format(body=f"        {clip}\n        opt.step()", call=call))
+
+
+# --------------------------------------------------------------------------- second names
+
+SECOND = """
+import copy
+
+import torch
+from torch import nn
+
+
+class Run:
+    def __init__(self):
+        self.net = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2))
+        self.average = copy.deepcopy(self.net)
+        self.opt = torch.optim.SGD(self.net.parameters(), lr=0.1)
+        self.best_net, self.lowest, self.kept = None, 1e9, {{}}
+
+    def turn(self, loader):
+        for x, y in loader:
+            self.opt.zero_grad()
+            nn.functional.cross_entropy(self.net(x), y).backward()
+            self.opt.step()
+
+    def fit(self, loader, score):
+        net, best = self.net, None
+        for epoch in range(30):
+            self.turn(loader)
+            now = score(self.net)
+            if now < self.lowest:
+                self.lowest = now
+                {keep}
+        {after}
+"""
+
+
+@pytest.mark.parametrize(
+    ("keep", "after", "copied"),
+    [
+        ("self.best_net = self.net", "return self.best_net", "self.best_net = copy.deepcopy(self.net)"),
+        ("best = net", "torch.save(best, 'best.pt')", "best = copy.deepcopy(net)"),
+        ("self.kept['best'] = self.net", "return self.kept", "self.kept['best'] = copy.deepcopy(self.net)"),
+        ("best, self.step = self.net, epoch", "return best", "best = copy.deepcopy(self.net)"),
+    ],
+)
+def test_the_best_model_is_a_second_name(keep: str, after: str, copied: str, tmp_path: Path) -> None:
+    faulty = SECOND.format(keep=keep, after=after)
+    check(tmp_path, "best-state-aliased", faulty, SECOND.format(keep=copied, after=after))
+
+
+@pytest.mark.parametrize(
+    ("keep", "after"),
+    [
+        ("self.best_net = self.average", "return self.best_net"),
+        ("best = net\n                torch.save(best.state_dict(), 'best.pt')", "return best"),
+        ("best = net", "net.load_state_dict(torch.load('best.pt', map_location='cpu'))"),
+        ("current = net", "return current"),
+    ],
+)
+def test_a_second_name_that_loses_nothing(keep: str, after: str, tmp_path: Path) -> None:
+    assert shown(tmp_path, SECOND.format(keep=keep, after=after)) == set()

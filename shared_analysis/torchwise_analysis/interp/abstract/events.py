@@ -47,7 +47,8 @@ class Guard:
     group: the same for the operands of one condition. test: how a counter is tested: "counted" when a witness
     of its window decided it, else the comparison as written. loops: how many loops were around the test.
     ends: the other side of it ends the innermost loop around it or the run, or skips a turn without data or
-    with numbers that are not finite, so that what follows happens in nearly every turn.
+    with numbers that are not finite, so that what follows happens in nearly every turn. often: this side
+    is taken in all turns of a period but one.
     """
 
     place: Place
@@ -59,6 +60,7 @@ class Guard:
     test: str = ""
     loops: int = 0
     ends: bool = False
+    often: bool = False
 
 
 @record(frozen=True, slots=True)
@@ -408,6 +410,14 @@ class StateDictKept(Event):
     """A state dict is bound to a name, attribute or container."""
 
     state: StateDict
+    name: str
+
+
+@record(frozen=True, slots=True, eq=False)
+class ModuleKept(Event):
+    """A module that has a name gets a second one, inside a loop: `best = model`. No copy is made."""
+
+    module: Obj
     name: str
 
 

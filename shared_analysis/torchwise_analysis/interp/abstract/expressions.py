@@ -291,9 +291,8 @@ def _get_item(m: Machine, value: va.Value, index: va.Value, node: nd.Node) -> va
         if isinstance(index, va.Tensor):
             m.library.host_sync(m, index, node, "mask") if "mask" in index.taint else None
             if not value.passes and value.cut is None and not index.passes:
-                value = replace(
-                    value, cut=index.cut
-                )  # what is looked up depends on the model through its index
+                # what is looked up depends on the model through its index
+                value = replace(value, cut=index.cut)
         if "gathered" in value.taint and isinstance(index, va.Unknown) and "slice" in index.taint:
             m.emit(ev.ApiCall, node, name="a slice of what was gathered", arguments=va.NO_ARGUMENTS)
         return replace(value, shape=_indexed(value.shape, node))
@@ -831,11 +830,22 @@ def assign_name(
         value = m.store(value, node, "chain", None, name, (), value_node)
     for state in _states_in(m, value):
         m.emit(ev.StateDictKept, node, state=state, name=name)
+    _note_second_name(m, name, value, value_node or node)
     if isinstance(value, va.Unknown) and value.symbol is None and not value.varies:
         value = _by_use(m, value, name, node) or _identified(m, value, name, node)
     if isinstance(value, va.Obj) and not value.name and value.kind not in (va.Kind.OPAQUE,):
         value = _named(m, value, name)
     m.bind(name, value)
+
+
+def _note_second_name(m: Machine, name: str, value: va.Value, node: nd.Node) -> None:
+    if (
+        m.loops
+        and isinstance(value, va.Obj)
+        and value.kind is va.Kind.MODULE
+        and value.name not in ("", name)
+    ):
+        m.emit(ev.ModuleKept, node, module=value, name=name)
 
 
 def _states_in(m: Machine, value: va.Value) -> list[va.StateDict]:
@@ -946,6 +956,8 @@ def set_attribute(
         m.library.kept_attribute(m, receiver, name, value, node)
     if isinstance(value, va.StateDict):
         m.emit(ev.StateDictKept, node, state=value, name=name)
+    if receiver.kind is not va.Kind.MODULE:
+        _note_second_name(m, name, value, value_node or node)
     if isinstance(value, va.Unknown) and receiver.kind in (va.Kind.INSTANCE, va.Kind.MODULE):
         value = _by_name(m, value, name, node) or value
     if isinstance(value, va.Obj) and not value.name and value.kind is not va.Kind.OPAQUE:
@@ -967,6 +979,8 @@ def set_item(
     index = first_known(index)
     if m.library.set_item(m, receiver, index, value, node):
         return
+    if isinstance(index, va.Unknown) and isinstance(node, nd.Assign):
+        index = _fixed_key(m, node) or index
     for obj in va.alternatives(receiver):
         if isinstance(obj, va.StateDict) and not obj.copied:
             m.exchange(obj, replace(obj, copied=True))  # its entries are given other tensors
@@ -978,6 +992,7 @@ def set_item(
                 kept = m.store(value, node, "item", obj, obj.name, obj.birth, value_node)
             if isinstance(value, va.StateDict):
                 m.emit(ev.StateDictKept, node, state=value, name=str(index.value))
+            _note_second_name(m, str(index.value), value, value_node or node)
             items = m.items(obj)
             if isinstance(index.value, int) and -len(items) <= index.value < len(items):
                 changed = list(items)
@@ -987,6 +1002,21 @@ def set_item(
                 m.state.set(("d", obj.id), {**m.entries(obj), index.value: kept})
         else:
             m.push(obj, [value], node, "item", value_node)
+
+
+def _fixed_key(m: Machine, node: nd.Assign) -> va.Const | None:
+    """The key of `kept[name] = value` where `name` is of an enclosing function that has ended: however often
+    this runs, it is the same one."""
+    target = node.targets[0]
+    name = target.index if isinstance(target, nd.Subscript) else None
+    if not isinstance(name, nd.Name):
+        return None
+    running = {frame.id for frame in m.frames}
+    own, *outer = m.frames[-1].scope
+    if ("v", own, name.id) in m.state.facts:
+        return None
+    bound = next((scope for scope in outer if ("v", scope, name.id) in m.state.facts), None)
+    return None if bound is None or bound in running else va.Const(None, f"{name.id} of {bound}")
 
 
 def unpack(m: Machine, value: va.Value, targets: tuple[nd.Expr, ...], node: nd.Node) -> list[va.Value]:
