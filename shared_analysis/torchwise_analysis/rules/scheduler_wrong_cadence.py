@@ -89,10 +89,11 @@ RULE = Rule(
         "warm restarts and plateau schedules, whose unit is a choice",
     ),
     grading=(
-        "Always an error. Certain when the constructor names the unit (`steps_per_epoch`, the length of the "
-        "loader, the Trainer's number of batches); likely where gradients are accumulated, and when the unit "
-        "follows from numbers: a horizon that equals the number of epochs, a decay that leaves nothing after "
-        "1,000 batches, or a script that may run as one process only."
+        "An error, but for a length in numbers that a counted run never comes near (twenty times its moves): "
+        "that is a warning, and likely. Certain when the constructor names the unit (`steps_per_epoch`, the "
+        "length of the loader, the Trainer's number of batches); likely where gradients are accumulated, and "
+        "when the unit follows from numbers: a horizon that equals the number of epochs, a decay that leaves "
+        "nothing after 1,000 batches, or a script that may run as one process only."
     ),
     fix=(
         "Advice: move the step to the loop of the unit, or plan in the other unit. For Lightning return "
@@ -458,6 +459,7 @@ def detect(trace: Trace) -> Iterator[Hit]:
             yield from _beside_windows(trace, built, moves, steps)
         elif by_batch is None:
             yield from _too_often(trace, built, moves, steps)
+        yield from _hardly_begun(trace, built, moves)
     for configured in trace.of(Configured):
         if configured.hook == "configure_optimizers":
             yield from _of_lightning(trace, configured)
@@ -688,6 +690,58 @@ def _equal(first: Value, second: Value) -> bool:
     if isinstance(first, Unknown) and isinstance(second, Unknown):
         return first.symbol is not None and first.symbol == second.symbol and first.offset == second.offset
     return False
+
+
+# --------------------------------------------------------------------------- lengths in numbers
+
+
+_LENGTH_AT = {
+    "CosineAnnealingLR": ("T_max", 1),
+    "OneCycleLR": ("total_steps", 2),
+    "PolynomialLR": ("total_iters", 1),
+}
+_FAR_BEYOND = 20  # a cosine has lost 0.6 % of the learning rate after a twentieth of its length
+
+
+def _hardly_begun(trace: Trace, built: SchedulerBuilt, moves: list[SchedulerStep]) -> Iterator[Hit]:
+    """A length in numbers that all moves of the run, which are numbers too, never come near."""
+    where = _LENGTH_AT.get(built.scheduler.type_name.rpartition(".")[2])
+    length = None if where is None else _number(built.scheduler.arguments.get(*where))
+    counts = {move.place: _turns_of(trace, move) for move in moves}
+    if length is None or where is None or not counts or None in counts.values():
+        return
+    total = sum(count for count in counts.values() if count is not None)
+    if total < 2 or length < _FAR_BEYOND * total:
+        return
+    move = moves[0]
+    yield Hit(
+        built.place,
+        Severity.WARNING,
+        grade(1),
+        f"{called(built.scheduler, 'this schedule')} is {length:,.0f} moves long, the run makes {total:,}: "
+        "the learning rate stays where it begins. Plan it for the moves of the run."
+        + doubt((True, "the run may be shortened for a trial")),
+        distinct(
+            (
+                Evidence(built.place, f"`{where[0]}` is {length:,.0f}"),
+                Evidence(move.place, f"it moves here, {total:,} times in all"),
+                *step(move.loops[0].loop.place, "in this loop"),
+            )
+        ),
+        frozenset({("scheduler", built.scheduler.id)}),
+        None,
+    )
+
+
+def _turns_of(trace: Trace, move: SchedulerStep) -> int | None:
+    """How often a move happens, when every loop around it is counted."""
+    total = 1
+    for turn in move.loops:
+        count = _count_of(trace, turn.loop.place)
+        if turn.loop.is_call or not isinstance(count, Const) or not isinstance(count.value, int):
+            return None
+        total *= count.value
+    return total if move.loops else None
 
 
 # --------------------------------------------------------------------------- accelerate

@@ -607,3 +607,45 @@ def test_the_best_model_is_a_second_name(keep: str, after: str, copied: str, tmp
 )
 def test_a_second_name_that_loses_nothing(keep: str, after: str, tmp_path: Path) -> None:
     assert shown(tmp_path, SECOND.format(keep=keep, after=after)) == set()
+
+
+# --------------------------------------------------------------------------- lengths of schedules
+
+PLANNED = """
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR, PolynomialLR
+
+EPOCHS = 15
+net = nn.Linear(8, 2)
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+schedule = {schedule}
+
+
+def train(loader):
+    for epoch in range(EPOCHS):
+        for x, y in loader:
+            opt.zero_grad()
+            nn.functional.cross_entropy(net(x), y).backward()
+            opt.step()
+        schedule.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("far", "near"),
+    [
+        ("CosineAnnealingLR(opt, int(1e10))", "CosineAnnealingLR(opt, EPOCHS)"),
+        ("CosineAnnealingLR(opt, T_max=100 * EPOCHS)", "CosineAnnealingLR(opt, T_max=2 * EPOCHS)"),
+        ("PolynomialLR(opt, total_iters=40_000, power=0.9)", "PolynomialLR(opt, total_iters=15, power=0.9)"),
+        ("OneCycleLR(opt, 0.1, total_steps=10_000)", "OneCycleLR(opt, 0.1, total_steps=EPOCHS)"),
+    ],
+)
+def test_a_schedule_far_beyond_the_run(far: str, near: str, tmp_path: Path) -> None:
+    check(tmp_path, "scheduler-wrong-cadence", PLANNED.format(schedule=far), PLANNED.format(schedule=near))
+
+
+def test_a_run_of_unknown_length_may_be_as_long_as_its_schedule(tmp_path: Path) -> None:
+    text = PLANNED.format(schedule="CosineAnnealingLR(opt, 10_000)")
+    text = text.replace("def train(loader):", "def train(loader, EPOCHS):")
+    assert shown(tmp_path, text) == set()
