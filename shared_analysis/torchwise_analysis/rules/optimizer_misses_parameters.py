@@ -11,6 +11,7 @@ from torchwise_analysis.interp.abstract.events import (
     Backward,
     Forward,
     GradientsReset,
+    GraphCut,
     ModeChange,
     OptimizerBuilt,
     PartSet,
@@ -98,7 +99,8 @@ RULE = Rule(
         "`add_param_group`, a second optimizer, or an optimizer built again afterwards takes them",
         "the new part has no parameters, is frozen, or no training forward runs it",
         "the part is only wrapped (compile, DDP, DataParallel): its parameters are the same; FSDP makes new ones",
-        "the optimizer was given a subset on purpose and nothing is switched on later",
+        "the optimizer was given a subset on purpose and nothing is switched on later; parts given one by one "
+        "are no such subset when a single one is missing",
         "a network of the same class learns (teachers, target networks), or the weights come from a file",
     ),
     grading=(
@@ -684,8 +686,61 @@ def _left_out(trace: Trace) -> Iterator[Hit]:
             continue
         told.add(forward.module.id)
         optimizer = _stepping_on(trace, backward)
-        if optimizer is not None and _is_left_out(trace, forward, owned):
-            yield _without_optimizer(optimizer, forward, backward)
+        if optimizer is None:
+            continue
+        if _is_left_out(trace, forward, owned):
+            yield _without_optimizer(optimizer, forward.module, "", forward, backward)
+        else:
+            yield from _parts_left_out(trace, optimizer, forward, backward, owned)
+
+
+def _parts_left_out(
+    trace: Trace, optimizer: OptimizerBuilt, forward: Forward, backward: Backward, owned: frozenset[int]
+) -> Iterator[Hit]:
+    """The optimizer was given the parts of a model one by one, and one of them is not among them."""
+    whole, number = forward.module.id, forward.pass_
+    if (
+        owned.intersection(trace.lineage(whole))
+        or optimizer.filtered
+        or not _is_all_new(trace, forward, number)
+    ):
+        return
+    settings = [event for event in trace.of(PartSet) if event.module.id == whole and event.how == "attribute"]
+    parts = {event.value.id: event for event in settings if isinstance(event.value, Obj)}
+    given = [oid for oid in parts if oid in (optimizer.owns or ())]
+    left = [
+        event
+        for oid, event in parts.items()
+        if isinstance(event.value, Obj)
+        and event.scene.function == "__init__"
+        and _is_forgotten(trace, event.value, number, owned)
+    ]
+    if len(given) > 1 and len(left) == 1 and isinstance(left[0].value, Obj):
+        yield _without_optimizer(optimizer, left[0].value, left[0].name, forward, backward)
+
+
+def _is_all_new(trace: Trace, forward: Forward, number: int) -> bool:
+    """Is the model made in view, its weights drawn, and its graph left nowhere inside of the forward?"""
+    ids = {*trace.lineage(forward.module.id), *(part.id for part in trace.parts(forward.module.id))}
+    if forward.module.origin is not Origin.BUILT or forward.through not in ("call", "forward"):
+        return False
+    if ids & trace.escaped or ids & _touched(trace) or forward.version:
+        return False
+    return not any(cut.scene.forward == number for cut in trace.of(GraphCut))
+
+
+def _is_forgotten(trace: Trace, part: Obj, number: int, owned: frozenset[int]) -> bool:
+    """Does it learn in this pass, for all that is known, and has no optimizer any of it?"""
+    family = (part, *trace.parts(part.id))
+    ids = {one.id for one in family}
+    if ids & owned or not any(_is_new_weight(trace, one) for one in family):
+        return False
+    if any("wrapper" in one.traits or trace.facts.get(("frozen", one.id)) is not None for one in family):
+        return False
+    if part.cls is not None and any(trace.objects[o].cls is part.cls for o in owned if o in trace.objects):
+        return False  # a teacher, a target network, an average of the one that learns
+    running = trace.passes[number]
+    return part.id in running.modules and not ids & running.unrecorded
 
 
 def _all_owned(trace: Trace) -> frozenset[int] | None:
@@ -724,19 +779,26 @@ def _is_left_out(trace: Trace, forward: Forward, owned: frozenset[int]) -> bool:
         return False
     if any(mode.name == "eval" for mode in forward.modes) or forward.version:
         return False
-    touched = {event.target.id for event in trace.of(WeightsLoaded)}
-    touched |= {event.module.id for event in trace.of_any(ModeChange) if event.to == "eval"}
-    touched |= {root for event in trace.of(GradientsReset) for root in event.roots}
-    return not ids & touched
+    return not ids & _touched(trace) and not any(
+        event.module.id in ids for event in trace.of(ModeChange) if event.to == "eval"
+    )
+
+
+def _touched(trace: Trace) -> set[int]:
+    """What gets its weights from somewhere, or whose gradients are read or set by hand."""
+    loaded = {event.target.id for event in trace.of(WeightsLoaded)}
+    return loaded | {root for event in trace.of(GradientsReset) for root in event.roots}
 
 
 def _is_new_weight(trace: Trace, part: Obj) -> bool:
     return part.origin is Origin.BUILT and _has_own_parameters(trace, part)
 
 
-def _without_optimizer(optimizer: OptimizerBuilt, forward: Forward, backward: Backward) -> Hit:
-    name = called(forward.module, f"this {forward.module.type_name or 'module'}")
-    links = [*step(forward.module.place, f"{name} is made here, with parameters")]
+def _without_optimizer(
+    optimizer: OptimizerBuilt, module: Obj, attribute: str, forward: Forward, backward: Backward
+) -> Hit:
+    name = f"`{attribute}`" if attribute else called(module, f"this {module.type_name or 'module'}")
+    links = [*step(module.place, f"{name} is made here, with parameters")]
     links += [Evidence(optimizer.place, "the optimizer is given others")]
     links += [Evidence(forward.place, "this training forward runs it")]
     links += [Evidence(backward.place, "and its parameters get gradients here, which nothing applies")]
@@ -747,7 +809,7 @@ def _without_optimizer(optimizer: OptimizerBuilt, forward: Forward, backward: Ba
         f"no optimizer has the parameters of {name}, which get gradients in training: they stay as they were "
         "drawn. Give them to the optimizer." + doubt((True, "they may be meant to stay")),
         distinct(links),
-        frozenset({("optimizer", optimizer.optimizer.id), ("module", forward.module.id)}),
+        frozenset({("optimizer", optimizer.optimizer.id), ("module", module.id)}),
         None,
     )
 

@@ -649,3 +649,78 @@ def test_a_run_of_unknown_length_may_be_as_long_as_its_schedule(tmp_path: Path) 
     text = PLANNED.format(schedule="CosineAnnealingLR(opt, 10_000)")
     text = text.replace("def train(loader):", "def train(loader, EPOCHS):")
     assert shown(tmp_path, text) == set()
+
+
+# --------------------------------------------------------------------------- parts one by one
+
+PARTS = """
+import copy
+import itertools
+
+import torch
+from torch import nn
+
+
+class Matcher(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(8, 8)
+        self.left = nn.Linear(8, 8)
+        self.right = nn.Sequential(nn.Linear(8, 8), nn.ReLU())
+        self.fuse = nn.Sequential(nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 2))
+        {more}
+
+    def forward(self, x):
+        h = self.body(x)
+        {fused}
+
+    def learner(self):
+        return torch.optim.Adam({given}, lr=1e-3)
+
+
+net = Matcher()
+opt = net.learner()
+for _ in range(500):
+    x, y = torch.rand(16, 8), torch.randint(0, 2, (16,))
+    opt.zero_grad()
+    nn.functional.cross_entropy(net(x), y).backward()
+    opt.step()
+"""
+FUSED = "return self.fuse(torch.cat([self.left(h), self.right(h)], dim=1))"
+SOME = (
+    '[{"params": self.body.parameters(), "lr": 1e-4}, {"params": self.left.parameters()}, '
+    '{"params": self.right.parameters()}]',
+    "list(self.body.parameters()) + list(self.left.parameters()) + list(self.right.parameters())",
+    "itertools.chain(self.body.parameters(), self.left.parameters(), self.right.parameters())",
+    "[*self.body.parameters(), *self.left.parameters(), *self.right.parameters()]",
+)
+
+
+@pytest.mark.parametrize("given", SOME)
+def test_one_part_is_given_to_no_optimizer(given: str, tmp_path: Path) -> None:
+    faulty = PARTS.format(more="pass", fused=FUSED, given=given)
+    check(tmp_path, "optimizer-misses-parameters", faulty, faulty.replace(given, "self.parameters()"))
+
+
+@pytest.mark.parametrize(
+    ("more", "fused"),
+    [
+        ("self.fuse.requires_grad_(False)", FUSED),
+        ("for p in self.fuse.parameters():\n            p.requires_grad = False", FUSED),
+        ("self.fuse.load_state_dict(torch.load('fuse.pt'))", FUSED),
+        (
+            "pass",
+            "with torch.no_grad():\n            h = h + self.fuse(torch.cat([h, h], dim=1))[:, :1]\n"
+            "        return self.right(self.left(h))[:, :2]",
+        ),
+        (
+            "pass",
+            "h = h + self.fuse(torch.cat([h, h], dim=1))[:, :1].detach()\n"
+            "        return self.right(self.left(h))[:, :2]",
+        ),
+        ("self.extra = nn.Linear(8, 8)", "return self.fuse(torch.cat([self.left(h), self.extra(h)], dim=1))"),
+    ],
+)
+def test_parts_that_are_left_out_on_purpose(more: str, fused: str, tmp_path: Path) -> None:
+    text = PARTS.format(more=more, fused=fused, given=SOME[1])
+    assert "optimizer-misses-parameters" not in shown(tmp_path, text)

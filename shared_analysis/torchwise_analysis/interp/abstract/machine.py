@@ -948,7 +948,10 @@ class Machine:
     ) -> int:
         """A new forward pass, or the running one when inside a forward."""
         if self.forward is not None:
-            self.passes[self.forward[1]].modules.add(module.id)
+            running = self.passes[self.forward[1]]
+            running.modules.add(module.id)
+            if True not in self.recording():
+                running.unrecorded.add(module.id)
             return self.forward[1]
         pass_ = self.fresh_id()
         grad = self.recording() if grad is None else grad

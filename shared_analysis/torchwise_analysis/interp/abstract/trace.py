@@ -50,7 +50,8 @@ class Pass:
 
     `inputs`: earlier passes whose graph flowed in, also later through layers. `loss_only`: started by
     a loss on data without graph, so no model of ours is known to be behind it. `autocasts`: the types that
-    parts of it ran under, also where the forward itself switches autocast on.
+    parts of it ran under, also where the forward itself switches autocast on. `unrecorded`: modules that ran
+    in it with autograd off.
     """
 
     id: int
@@ -59,6 +60,7 @@ class Pass:
     inputs: set[int] = field(default_factory=set[int])
     loss_only: bool = False
     autocasts: set[str] = field(default_factory=set[str])
+    unrecorded: set[int] = field(default_factory=set[int])
 
     @property
     def loops(self) -> LoopPath:
