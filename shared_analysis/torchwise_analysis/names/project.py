@@ -79,7 +79,8 @@ class Project:
         self._added: dict[str, tuple[str, ...]] = {}  # by file: what it puts on the path
         self.asked: set[str] = set()  # files whose module was asked for; whoever wants to know clears it
         self.asked_texts: set[str] = set()  # files of which a text was looked through; likewise
-        self.version = 0  # counts up whenever something that was found may not hold any more
+        self.version = 0  # another one whenever something that was found may not hold any more
+        self._latest = 0
         self.forgotten: dict[str, int] = {}  # files that appeared or changed, with the version since when
         self._looked: dict[str, set[str]] | None = None
 
@@ -165,13 +166,14 @@ class Project:
         """What the file `path` is taken to hold from now on, until it is forgotten."""
         self._texts[path] = text
         self._modules[path] = lower_text(path, text)
-        self.version += 1
+        self._renew()
 
     @contextmanager
     def holding(self, path: str, text: str) -> Generator[None, None, None]:
         """What the file `path` is taken to hold for a while."""
         had_text, had_module = path in self._texts, path in self._modules
         before_text, before_module = self._texts.get(path), self._modules.get(path)
+        version = self.version
         self.substitute(path, text)
         try:
             yield
@@ -182,7 +184,11 @@ class Project:
                 self._texts[path] = before_text
             if had_module:
                 self._modules[path] = before_module
-            self.version += 1
+            self.version = version  # what was found before holds again
+
+    def _renew(self) -> None:
+        self._latest += 1
+        self.version = self._latest
 
     def lowered(self, path: str, text: str) -> Module:
         """The module of a text that is checked as the file `path`: one object with what its importers get."""
@@ -201,7 +207,7 @@ class Project:
         self._found.clear()
         self._added.clear()
         self._launches.clear()
-        self.version += 1
+        self._renew()
         self.forgotten[path] = self.version
 
     @property

@@ -124,6 +124,20 @@ def test_a_new_file_is_seen_after_forget(tree: Path) -> None:
     assert known.find("later") is not None
 
 
+def test_what_is_held_for_a_while_leaves_the_version_as_it_was(tree: Path) -> None:
+    project, path = Project([str(tree)]), str(tree / "utils.py")
+    before, module = project.version, project.load(path)
+    seen: list[int] = []
+    for text in ("x = 2\n", "x = 3\n"):
+        with project.holding(path, text):
+            seen.append(project.version)
+            assert project.text(path) == text
+        assert project.version == before
+        assert project.load(path) is module
+    project.forget(path)
+    assert len({before, *seen, project.version}) == 4
+
+
 def test_module_names(tree: Path) -> None:
     assert module_name(str(tree / "pkg/sub/deep.py")) == "pkg.sub.deep"
     assert module_name(str(tree / "pkg/__init__.py")) == "pkg"
