@@ -63,6 +63,7 @@ RULE = Rule(
         "here, in a sibling method or in the caller",
         "the container is emptied inside the loop, or drops old elements (`deque(maxlen=...)`)",
         "the loop sets the sum back to a constant",
+        "each turn runs another layer, or a model runs its parts while it is built",
         "the value goes to a caller or a call that cannot be seen, and nothing shows that its graph is "
         "done with",
     ),
@@ -420,6 +421,8 @@ def detect(trace: Trace) -> Iterator[Hit]:
         is_open = not is_freed and not _is_evaluation(trace, store)
         if is_open and (_may_be_used(trace, store) or not _is_of_a_module(trace, store)):
             continue
+        if not is_freed and (_is_in_construction(store) or _runs_through_layers(trace, store)):
+            continue
         yield Hit(
             store.graph_places[0] if store.graph_places else store.value_place or store.place,
             _severity(store, is_freed),
@@ -429,6 +432,29 @@ def detect(trace: Trace) -> Iterator[Hit]:
             frozenset(("pass", p) for p in store.passes),
             _Found(store, _is_scalar(runs, store)),
         )
+
+
+def _is_in_construction(store: Store) -> bool:
+    """A model that is being built runs its parts once, to learn their sizes."""
+    return "__init__" in (store.scene.function, *(caller.function for caller in store.calls))
+
+
+def _runs_through_layers(trace: Trace, store: Store) -> bool:
+    """Does each turn run another element of a container, as the next layer, and not the same on new data?"""
+    growing = inside(store.loops, store.holder.birth if store.holder else ())
+    if not growing or growing[-1].loop.takes_batches:
+        return False
+    if growing[-1].loop.kind is LoopKind.MODULES:
+        return True
+    place = growing[-1].loop.place
+    runs = [f for f in forwards_of(trace, store.passes) if any(t.loop.place == place for t in f.loops)]
+    return bool(runs) and all(_is_element(trace, forward.module) for forward in runs)
+
+
+def _is_element(trace: Trace, module: Obj) -> bool:
+    whole = next((trace.objects.get(oid) for oid in trace.lineage(module.id) if oid != module.id), None)
+    kind = whole.type_name.rpartition(".")[2] if whole is not None else ""
+    return kind in ("ModuleList", "ModuleDict", "Sequential") or module.name.startswith("[")
 
 
 _OF_EPOCHS = ("epoch_end", "epoch_start", "train_start", "train_end", "fit_start", "fit_end")

@@ -83,7 +83,7 @@ RULE = Rule(
         "decorator, statement, in a caller, or by the framework that calls the hook",
         "some backward or `autograd.grad` uses the result or what is computed from it, also in a caller",
         "the parameters are frozen and the input needs no gradient: nothing is recorded",
-        "a single forward outside any loop",
+        "a single forward outside any loop, or one while the model is built",
         "without `eval()`: its module trains nowhere in view, its results are never taken out of the graph, "
         "or they go into a loss or a forward that trains",
     ),
@@ -355,7 +355,7 @@ def detect(trace: Trace) -> Iterator[Hit]:
     for forward in trace.forwards:
         if False in forward.grad or forward.pass_ in trace.used or forward.through in ("loss", "entry"):
             continue
-        if not trace.repeats(forward):
+        if not trace.repeats(forward) or _is_in_construction(forward):
             continue
         is_switched = {mode.name for mode in forward.modes} == {"eval"}
         if not is_switched and not _is_only_read(trace, forward):
@@ -383,6 +383,11 @@ def detect(trace: Trace) -> Iterator[Hit]:
             frozenset({("pass", forward.pass_)}),
             None if _trains_inside(trace, forward) else _Found(forward, _nothing_leaves(trace, forward)),
         )
+
+
+def _is_in_construction(forward: Forward) -> bool:
+    """A model that is being built runs its parts once, to learn their sizes or to fit itself to its data."""
+    return "__init__" in (forward.scene.function, *(caller.function for caller in forward.calls))
 
 
 def _severity(trace: Trace, forward: Forward, is_switched: bool) -> Severity:

@@ -483,10 +483,8 @@ def _is_instance(value: va.Value, wanted: va.Value) -> bool | None:
         kinds = {"int": int, "float": float, "str": str, "bool": bool}
         if wanted.last in kinds:
             return isinstance(value.value, kinds[wanted.last])
-    if isinstance(value, va.Const) and isinstance(wanted, va.Library):
-        if wanted.path.startswith(("torch.", "numpy.")):
-            return False
-    return None
+    is_class_of_tensors = isinstance(wanted, va.Library) and wanted.path.startswith(("torch.", "numpy."))
+    return False if isinstance(value, va.Const) and is_class_of_tensors else None
 
 
 @function("builtins.getattr")

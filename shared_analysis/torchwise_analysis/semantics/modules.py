@@ -769,9 +769,23 @@ def load(m: Machine, call: Call) -> va.Value:
 @method(va.Kind.OPAQUE, "register_forward_hook")
 def register_hook(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
     hook = call.first()
-    if hook is not None and call.name == "register_forward_hook":
-        m.hooks.append((obj, first_known(hook)))
-    return va.UNKNOWN
+    if hook is None or call.name != "register_forward_hook":
+        return va.UNKNOWN
+    known = first_known(hook)
+    m.hooks.append((obj, known))
+    return replace(m.make(va.Kind.OPAQUE, call.node, _HANDLE), over=(obj, known))
+
+
+_HANDLE = "torch.utils.hooks.RemovableHandle"
+
+
+@method(va.Kind.OPAQUE, "remove")
+def remove_hook(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
+    if obj.type_name != _HANDLE or len(obj.over) != 2:
+        return None
+    owner, hook = obj.over
+    m.hooks[:] = [(o, h) for o, h in m.hooks if o is not owner or h is not hook]
+    return va.NONE
 
 
 @method(va.Kind.MODULE, "register_buffer", "register_parameter", "add_module", "register_module")

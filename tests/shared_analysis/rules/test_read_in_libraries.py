@@ -776,3 +776,155 @@ def test_each_call_is_given_a_batch_of_its_own() -> None:
                 self.total += loss  # here
         """,
     )
+
+
+# --------------------------------------------------------------------------- hooks
+
+HOOKED = """
+import torch
+from torch import nn
+
+
+class Cache:
+    def __init__(self, model: nn.Module, names):
+        self.model = model
+        self.kept = {}
+        for name, part in model.named_modules():
+            if name in names:
+                part.register_forward_hook(self.hook_of(name))
+
+    def hook_of(self, name):
+        def hook(module, inputs, output):
+            self.kept[KEY] = output
+
+        return hook
+
+
+def train(model: nn.Module, loader, names, optimizer: torch.optim.Optimizer):
+    cache = Cache(model, names)
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(cache.model(x), y)
+        loss.backward()
+        optimizer.step()
+"""
+
+
+def test_a_hook_puts_its_value_under_the_key_that_it_was_made_for() -> None:
+    check("retained-graph", HOOKED.replace("KEY", "name"))
+    growing = HOOKED.replace("KEY", "module.calls").replace("] = output", "] = output  # here")
+    check("retained-graph", growing)
+
+
+@pytest.mark.parametrize(
+    "removed",
+    [
+        "for handle in handles:\n        handle.remove()",
+        "[h.remove() for h in handles]",
+        "handles[0].remove()",
+    ],
+)
+def test_a_hook_that_was_removed_runs_no_more(removed: str) -> None:
+    text = """
+import torch
+from torch import nn
+
+
+def outputs_of(model, x):
+    kept = []
+
+    def hook(module, inputs, outputs):
+        kept.append(outputs.clone())HERE
+
+    handles = []
+    for part in model.modules():
+        if isinstance(part, nn.Linear):
+            handles.append(part.register_forward_hook(hook))
+    with torch.no_grad():
+        model(x)
+    REMOVED
+    return kept
+
+
+def train(model: nn.Module, loader, optimizer: torch.optim.Optimizer):
+    kept = outputs_of(model, torch.zeros(3))
+    for x, y in loader:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    return kept
+"""
+    check("retained-graph", text.replace("REMOVED", removed).replace("HERE", ""))
+    check("retained-graph", text.replace("REMOVED", "print(handles)").replace("HERE", "  # here"))
+
+
+# --------------------------------------------------------------------------- layers, and models being built
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        "for layer in self.layers:\n            x = layer(x)\n            kept.append(x)",
+        "for i in range(self.depth):\n            x = self.layers[i](x)\n            kept.append(x)",
+        "for i, layer in enumerate(self.layers):\n            x = layer(x)\n            kept = kept + [x]",
+    ],
+)
+@pytest.mark.parametrize("container", ["nn.ModuleList(layers)", "nn.Sequential(*layers)"])
+def test_a_turn_for_each_layer_does_not_grow(loop: str, container: str) -> None:
+    check(
+        "retained-graph",
+        f"""
+        from torch import nn
+
+
+        class Encoder(nn.Module):
+            def __init__(self, size: int, depth: int):
+                super().__init__()
+                self.depth = depth
+                layers = [nn.Linear(size, size) for _ in range(depth)]
+                self.layers = {container}
+
+            def intermediates(self, x):
+                kept = []
+                {loop.replace(chr(10), chr(10) + "        ")}
+                return x
+
+            def describe(self, x):
+                print(self.intermediates(x).shape)
+        """,
+    )
+
+
+@pytest.mark.parametrize("rule", ["retained-graph", "unguarded-eval"])
+def test_a_model_runs_its_parts_while_it_is_built(rule: str) -> None:
+    check(
+        rule,
+        """
+        import torch
+        from torch import nn
+
+
+        class Net(nn.Module):
+            def __init__(self, encoder: nn.Module, sizes):
+                super().__init__()
+                x = torch.zeros(1, 3, 64, 64)
+                layers = []
+                for size in sizes:
+                    block = nn.Sequential(nn.Conv2d(x.shape[1], size, 3), nn.ReLU()).eval()
+                    x = block(x)
+                    layers.append(block)
+                self.layers = nn.Sequential(*layers)
+
+            def forward(self, x):
+                return self.layers(x)
+
+
+        def train(loader):
+            model = Net(nn.Linear(3, 3), [8, 16, 32])
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for x, y in loader:
+                optimizer.zero_grad()
+                nn.functional.mse_loss(model(x), y).backward()
+                optimizer.step()
+        """,
+    )

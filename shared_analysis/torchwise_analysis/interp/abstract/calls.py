@@ -198,9 +198,10 @@ def call_method(
         for member in known:
             value = call_method(m, member, name, arguments, node)
             result = value if result is None else join_values(result, value)
-            if name == "step" and isinstance(member, va.Obj) and member.kind is va.Kind.OPTIMIZER:
-                if any(isinstance(first_known(given), va.Function) for given in arguments):
-                    break  # the closure runs once, whichever optimizer it is, and all have stepped
+            is_optimizer = isinstance(member, va.Obj) and member.kind is va.Kind.OPTIMIZER
+            has_closure = any(isinstance(first_known(given), va.Function) for given in arguments)
+            if name == "step" and is_optimizer and has_closure:
+                break  # it runs once, whichever optimizer it is, and all have stepped
         return result if result is not None else va.UNKNOWN
     if isinstance(receiver, va.Obj):
         own = m.attribute(receiver, name)

@@ -21,7 +21,8 @@ class BodyFacts:
     names: every name and attribute.
     repeated: tests that occur at least twice, as text; looped: those met again in every turn of a loop.
     size: number of nodes. yields: is a generator.
-    raises_only: does nothing but raise. is_stub: does that or nothing at all. keeps: assigns attributes or changes something in place.
+    raises_only: does nothing but raise. is_stub: does that or nothing at all. keeps: assigns attributes or
+    changes something in place.
     """
 
     uses: dict[str, frozenset[str]]
