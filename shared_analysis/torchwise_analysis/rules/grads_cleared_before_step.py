@@ -263,6 +263,8 @@ def detect(trace: Trace) -> Iterator[Hit]:
             last[event.optimizer.id] = event
         elif isinstance(event, Step) and event.before and event.optimizer.id in last:
             clear = last[event.optimizer.id]
+            if any(guard.often for guard in event.scene.guards):
+                continue  # it steps in nearly every turn, and the others are to be left out
             wiped = _wiped_before(event, clear, backwards)
             if not any(atom.sites for atom in event.before) and (event.place, id(event.scene)) in fed:
                 continue  # one of several optimizers that this may be, and another one has its gradients

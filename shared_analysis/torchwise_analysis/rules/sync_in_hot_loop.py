@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 
 from torchwise_analysis.findings import Confidence, Evidence, Fix, Place, Safety, Severity
 from torchwise_analysis.fixes import SourceFile
-from torchwise_analysis.interp.abstract.events import HostSync
+from torchwise_analysis.interp.abstract.events import HostSync, LoopLeft
 from torchwise_analysis.interp.abstract.loops import LoopKind, Turn
 from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.interp.abstract.values import OF_GRADIENTS
@@ -69,6 +69,7 @@ RULE = Rule(
         "nothing in the script moves to an accelerator, or the value lies on the host (`.cpu()`, NumPy)",
         "behind a test of a counter, such as logging every hundredth step",
         "a short literal loop, or a loop that runs a forward in each turn",
+        "a forward that reads whether to go on: what a decoder stops by is not known before",
         "loops that do not train",
     ),
     grading="Always a warning. Certain: a model's output is read and data is seen to move to a device.",
@@ -254,6 +255,8 @@ def detect(trace: Trace) -> Iterator[Hit]:
         turns = [turn for turn in read.loops if not turn.loop.is_call]
         if read.how not in _READS or not is_made_by_model(read.value) or _is_rare(read, stepping):
             continue
+        if read.scene.forward is not None and _ends_loop(trace, read):
+            continue
         of_gradients = read.value is not None and OF_GRADIENTS in read.value.taint and not read.summed
         kinds = (*_ELEMENTS, *_PARAMETERS) if of_gradients else _ELEMENTS
         if len(turns) > 1 and _is_per_element(trace, turns, kinds, stepping, running):
@@ -264,6 +267,23 @@ def _is_rare(read: HostSync, stepping: set[Place]) -> bool:
     """Does a test inside the loop that steps choose some of its turns?"""
     depth = max((n for n, turn in enumerate(read.loops) if turn.loop.place in stepping), default=0)
     return any(guard.kind in ("periodic", "flag", "rank", "handler") for guard in turn_tests(read, depth))
+
+
+def _ends_loop(trace: Trace, read: HostSync) -> bool:
+    """Is the loop left by what is read?"""
+    places = {
+        guard.place
+        for one in trace.of(LoopLeft)
+        if one.loops and one.loops[-1].loop.place == read.loops[-1].loop.place
+        for guard in one.scene.guards
+    }
+    at = read.place.span
+    return any(
+        place.path == read.place.path
+        and (place.span.line, place.span.column) <= (at.line, at.column)
+        and (at.end_line, at.end_column) <= (place.span.end_line, place.span.end_column)
+        for place in places
+    )
 
 
 def _is_per_element(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from torchwise_analysis.interp.abstract import calls
 from torchwise_analysis.interp.abstract import events as ev
 from torchwise_analysis.interp.abstract import values as va
 from torchwise_analysis.interp.abstract.machine import NOT_RECORDING, RECORDING, Machine, first_known
-from torchwise_analysis.semantics.registry import Call, function, truth_of
+from torchwise_analysis.interp.abstract.statements import STACK
+from torchwise_analysis.semantics.registry import Call, function, method, truth_of
 
 
 @function(
@@ -122,6 +124,57 @@ def neutral(m: Machine, call: Call) -> va.Value:
         device = first_known(call.first() or va.UNKNOWN)
         return va.Const(None, device.value) if isinstance(device, va.Const) else va.unknown("device")
     return va.Context(None, "exit", name=call.last)
+
+
+def by_hand(m: Machine, context: va.Context, name: str) -> None:
+    """`guard.__enter__()`, `guard.__exit__(...)`: a grad mode that holds from one call to the other."""
+    if context.what != "grad":
+        return
+    if name == "__enter__":
+        m.state.set(("autograd before",), m.state.get(("autograd",), RECORDING))
+        m.state.set(("autograd",), context.flags)
+    elif name == "__exit__":
+        m.state.set(("autograd",), m.state.get(("autograd before",), RECORDING))
+
+
+_ENTERED = "[entered]"
+
+
+@function(STACK, "contextlib.AsyncExitStack")
+def stack(m: Machine, call: Call) -> va.Value:
+    return m.make(va.Kind.OPAQUE, call.node, STACK)
+
+
+@method(va.Kind.OPAQUE, "enter_context")
+def enter_context(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
+    """What is entered is left when the stack is closed, or the `with` block of the stack ends."""
+    if obj.type_name != STACK:
+        return None
+    context = first_known(call.first() or va.UNKNOWN)
+    held = m.state.get(("a", obj.id, _ENTERED))
+    entered = m.items(held) if isinstance(held, va.Obj) else ()
+    m.state.set(("a", obj.id, _ENTERED), m.sequence((*entered, context), call.node))
+    if isinstance(context, va.Context):
+        return m.library.method(m, context, "__enter__", va.NO_ARGUMENTS, call.node)
+    if isinstance(context, va.Obj) and context.cls is not None:
+        return calls.call_method(m, context, "__enter__", va.NO_ARGUMENTS, call.node)
+    m.escape(context, call.node, "enter_context")
+    return va.UNKNOWN
+
+
+@method(va.Kind.OPAQUE, "close", "__exit__")
+def close(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
+    if obj.type_name != STACK:
+        return None
+    held = m.state.get(("a", obj.id, _ENTERED))
+    nones = va.Arguments((va.NONE, va.NONE, va.NONE))
+    for context in reversed(m.items(held)) if isinstance(held, va.Obj) else ():
+        if isinstance(context, va.Context):
+            m.library.method(m, context, "__exit__", nones, call.node)
+        elif isinstance(context, va.Obj) and context.cls is not None:
+            calls.call_method(m, context, "__exit__", nones, call.node)
+    m.state.drop(("a", obj.id, _ENTERED))
+    return va.NONE
 
 
 # What a decorator of a library leaves as a mark on the function.

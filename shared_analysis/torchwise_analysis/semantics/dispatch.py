@@ -373,6 +373,7 @@ class Library:
         if isinstance(receiver, va.Method):
             return self.method(m, receiver.receiver, name, arguments, node)
         if isinstance(receiver, va.Context):
+            contexts.by_hand(m, receiver, name)
             return self.enter(m, receiver, node) or va.UNKNOWN
         if name == "backward":
             return _unknown_backward(m, receiver, call)

@@ -111,10 +111,28 @@ def guarded(
     return (
         *guards,
         *(
-            ev.Guard(m.place(n), kind, taken is polarity, symbol, parts, len(guards), how, len(m.loops), ends)
+            ev.Guard(
+                m.place(n),
+                kind,
+                taken is polarity,
+                symbol,
+                parts,
+                len(guards),
+                how,
+                len(m.loops),
+                ends,
+                how == "counted" and (taken is polarity) is not _is_once(n),
+            )
             for n, kind, symbol, polarity, parts, how in tests
         ),
     )
+
+
+def _is_once(node: nd.Expr) -> bool:
+    """Is a test of a counter that holds once in a period, as `i % k == 0`, unlike `i % k` and `i % k != 0`?"""
+    if isinstance(node, nd.Compare):
+        return node.ops[0] not in ("!=", "<", "<=")
+    return not isinstance(node, nd.Binary)
 
 
 def _how_tested(value: va.Value, node: nd.Expr) -> str:

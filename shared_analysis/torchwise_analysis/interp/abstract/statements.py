@@ -587,6 +587,13 @@ def _enter_items(m: Machine, node: nd.With, index: int) -> None:
             replay(m, before, lambda: _ignore(calls.call_value(m, own, nones, item)))
             if m.alive:
                 calls.call_value(m, own, nones, item)
+    elif isinstance(context, va.Obj) and context.type_name == STACK:
+        replay(m, before, lambda: _ignore(calls.call_method(m, context, "__exit__", va.NO_ARGUMENTS, item)))
+        if m.alive:
+            calls.call_method(m, context, "__exit__", va.NO_ARGUMENTS, item)
+
+
+STACK = "contextlib.ExitStack"
 
 
 def _is_written_like_grad_mode(node: nd.Expr) -> bool:
