@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from torchwise_analysis.interp.abstract import beliefs
@@ -202,7 +202,12 @@ def _computes_loss(words: Words) -> bool:
     found = words.said
     if _LOSES(found) or not found.isdisjoint(_LOSS_FUNCTIONS):
         return True
-    return any(beliefs.by_name(name) is Kind.CRITERION for name in found)
+    return any(map(_is_criterion, found))
+
+
+@lru_cache(maxsize=1 << 16)  # files have most of their words in common
+def _is_criterion(name: str) -> bool:
+    return beliefs.by_name(name) is Kind.CRITERION
 
 
 def _activates(words: Words) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from torchwise_analysis.interp.abstract.static import Mentions, StaticCache
-from torchwise_analysis.names.project import Project
+from torchwise_analysis.names.project import Project, SourceModule
 from torchwise_analysis.source import nodes as nd
 
 _STRONG = frozenset(
@@ -332,14 +332,20 @@ def imported_files(
 
 def _imported(node: nd.Import | nd.ImportFrom, importer: str, project: Project) -> Iterator[str]:
     if isinstance(node, nd.Import):
-        names = [alias.name for alias in node.names]
+        found = [project.find(alias.name, importer) for alias in node.names]
+    elif node.level and project.is_library(importer):
+        return  # a library beside itself
     else:
-        names = [node.module]
-        names += [f"{node.module}.{a.name}" if node.module else a.name for a in node.names if a.name != "*"]
-    for name in names:
-        if isinstance(node, nd.ImportFrom) and node.level:
-            found = project.find_relative(name, node.level, importer)
-        else:
-            found = project.find(name, importer) if name else None
-        if found is not None and not found.is_library:
-            yield found.path
+        module = _found(node, node.module, importer, project)
+        if module is not None and module.is_library:
+            return  # and so is all that it holds
+        inside = f"{node.module}." if node.module else ""
+        held = (alias.name for alias in node.names if alias.name != "*")
+        found = [module, *(_found(node, f"{inside}{name}", importer, project) for name in held)]
+    yield from (one.path for one in found if one is not None and not one.is_library)
+
+
+def _found(node: nd.ImportFrom, name: str, importer: str, project: Project) -> SourceModule | None:
+    if node.level:
+        return project.find_relative(name, node.level, importer)
+    return project.find(name, importer) if name else None
