@@ -8,7 +8,7 @@ from torchwise_analysis.findings import Edit, Evidence, Fix, Place, Safety, Seve
 from torchwise_analysis.fixes import SourceFile, expression_at
 from torchwise_analysis.interp.abstract.events import Backward
 from torchwise_analysis.interp.abstract.trace import Trace
-from torchwise_analysis.interp.abstract.values import Const, Factor, Kind, Obj, Unknown, Value
+from torchwise_analysis.interp.abstract.values import Const, Factor, Kind, Obj, Unknown, Value, alternatives
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
 from torchwise_analysis.rules._reading import belief_in, called, distinct, grade, step
 from torchwise_analysis.source import nodes
@@ -315,6 +315,11 @@ def _windows(trace: Trace, owner: Obj) -> Iterator[tuple[Place | None, Value | N
     """Where the owner of the backward is told how many micro-batches a step takes, and what it is told."""
     if owner.kind is Kind.ACCELERATOR:
         yield owner.place, owner.arguments.get("gradient_accumulation_steps")
+    elif owner.kind is Kind.ENGINE:
+        given = owner.arguments.get("config") or owner.arguments.get("config_params")
+        for one in alternatives(given) if given is not None else ():
+            if isinstance(one, Obj) and one.kind is Kind.DICT:
+                yield owner.place, trace.entries(one.id).get("gradient_accumulation_steps")
     elif owner.cls is not None and owner.cls.derives("LightningModule"):
         for call in trace.api(*_TRAINERS):
             yield call.place, call.arguments.get("accumulate_grad_batches")
@@ -344,7 +349,8 @@ def _is_asked(factor: Factor, owner: Obj) -> bool:
 
 
 def _hit(backward: Backward, owner: Obj, given: Place | None, factor: Factor) -> Hit:
-    name = called(owner, "the accelerator") if owner.kind is Kind.ACCELERATOR else "the Trainer"
+    names = {Kind.ACCELERATOR: "the accelerator", Kind.ENGINE: "the engine"}
+    name = called(owner, names[owner.kind]) if owner.kind in names else "the Trainer"
     return Hit(
         factor.place,
         Severity.ERROR,

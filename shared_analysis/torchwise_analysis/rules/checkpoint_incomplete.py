@@ -264,6 +264,7 @@ _WITHOUT_STATE = ("ExponentialLR", "MultiplicativeLR", "ConstantLR", "ReduceLROn
 
 def detect(trace: Trace) -> Iterator[Hit]:
     if trace.of(Prepared):
+        yield from _of_fabric(trace)
         return
     kept = _kept(trace)
     keeps_optimizer = any(owner.kind not in (Kind.MODULE, Kind.SCHEDULER, Kind.SCALER) for owner in kept)
@@ -279,6 +280,31 @@ def detect(trace: Trace) -> Iterator[Hit]:
                 yield _hit(saved, load, update)
             elif update.optimizer.id in {one.id for one in kept}:
                 yield from _without_schedule(trace, saved, load, update.optimizer, kept)
+
+
+def _of_fabric(trace: Trace) -> Iterator[Hit]:
+    """What `fabric.save` is given is all that comes back: model and count, and no optimizer."""
+    loads = trace.of(WeightsLoaded)
+    if any(load.target.kind is not Kind.MODULE for load in loads):
+        return
+    for saved in trace.of(Saved):
+        values = [one for _, value in saved.contents for one in alternatives(value)]
+        models = {v.id for v in values if isinstance(v, Obj) and v.kind is Kind.MODULE}
+        others = [v for v in values if not (isinstance(v, Obj) and v.kind is Kind.MODULE)]
+        is_readable = bool(others) and all(isinstance(v, (Const, Unknown)) for v in others)
+        load = next((one for one in loads if one.target.id in models), None)
+        if saved.how != f"{Kind.FABRIC.value}.save" or load is None or not is_readable:
+            continue
+        for one in trace.of(Step):
+            prepared = any(one.optimizer is thing for event in trace.of(Prepared) for thing in event.objects)
+            if one.order > load.order and prepared and _remembers(one.optimizer) and not _has_entry(saved):
+                yield _hit(saved, load, one)
+                break
+
+
+def _has_entry(saved: Saved) -> bool:
+    """Is something saved under the name of an optimizer?"""
+    return any(key.lower().startswith("opt") for key, _ in saved.contents)
 
 
 def _kept(trace: Trace) -> tuple[Obj, ...]:

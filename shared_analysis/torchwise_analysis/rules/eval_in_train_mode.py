@@ -19,6 +19,7 @@ from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.interp.abstract.values import Const, Obj, Origin, Unknown
 from torchwise_analysis.policy import weaker
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
+from torchwise_analysis.rules._hooks import in_training
 from torchwise_analysis.rules._modes import depends_on_mode, has_sure_mode_layer, mode_layers
 from torchwise_analysis.rules._reading import called, distinct, grade, step
 from torchwise_analysis.source import nodes
@@ -407,6 +408,7 @@ class _Found(NamedTuple):
 
 
 def detect(trace: Trace) -> Iterator[Hit]:
+    yield from _in_callbacks(trace)
     trained = {p: trace.forward_of(p) for p in trace.trained}
     training_modes = {(f.module.id, mode.place) for f in trained.values() for mode in f.modes}
     walked = {e.loop_place: e.over.id for e in trace.of(LoopEntered) if isinstance(e.over, Obj)}
@@ -440,6 +442,42 @@ def detect(trace: Trace) -> Iterator[Hit]:
         is_sure = _is_sure(trace, forward)
         if trained or is_sure:
             yield _hit(trace, forward, loop, layers is True, is_sure)
+
+
+def _in_callbacks(trace: Trace) -> Iterator[Hit]:
+    """A callback of Lightning runs what is trained over a loader of its own between two steps: Lightning
+    switches modes around a validation only."""
+    if any(in_training(change) for change in trace.of(ModeChange)):
+        return
+    told: set[Place] = set()
+    for forward in trace.forwards:
+        loop = _evaluation_loop(forward)
+        whole = trace.objects.get(trace.lineage(forward.module.id)[-1])
+        is_given = whole is not None and whole.type_name == "lightning.LightningModule"
+        if loop is None or not is_given or not in_training(forward) or forward.pass_ in trace.used:
+            continue
+        if forward.grad == frozenset([False]) and forward.sources and forward.place not in told:
+            told.add(forward.place)
+            yield _hit_in_callback(forward, loop)
+
+
+def _hit_in_callback(forward: Forward, loop: Loop) -> Hit:
+    name = called(forward.module, "the module")
+    return Hit(
+        _header(loop, forward),
+        Severity.WARNING,
+        grade(1),
+        f"{name} is evaluated in the mode in which it is trained: dropout is on and batch-norm learns from "
+        "this data (if it has any: it is not seen). Call eval() before, and train() behind.",
+        distinct(
+            (
+                Evidence(forward.scene.entry.place, "Lightning calls this between two steps of the training"),
+                Evidence(loop.place, "this loop evaluates, without autograd"),
+                Evidence(forward.place, "and nothing switches the mode for it"),
+            )
+        ),
+        frozenset({("module", forward.module.id)}),
+    )
 
 
 def _is_never_switched(trace: Trace, forward: Forward) -> bool:
@@ -491,8 +529,8 @@ def _teacher_hit(trace: Trace, forward: Forward, loop: Loop) -> Hit:
         forward.place,
         Severity.ERROR if trace.has_layer(forward.module.id, "BatchNorm") else Severity.WARNING,
         weaker(grade(int(not is_sure)), grade(int(forward.belief))),
-        f"{name} has trained weights and gives targets in train mode: dropout makes them random, and "
-        f"batch-norm uses this batch and goes on changing. Call eval() where it is made.{unseen}",
+        f"{name} has trained weights, learns nothing and runs in train mode: dropout makes results random, "
+        f"and batch-norm uses this batch and goes on changing. Call eval() where it is made.{unseen}",
         distinct(links),
         frozenset({("module", forward.module.id)}),
         _Found(forward, loop),

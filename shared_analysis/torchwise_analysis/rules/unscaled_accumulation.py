@@ -14,10 +14,10 @@ from torchwise_analysis.fixes import (
     statements,
     wrap,
 )
-from torchwise_analysis.interp.abstract.events import ApiCall, Backward, Clip, Event, Step
+from torchwise_analysis.interp.abstract.events import ApiCall, Backward, Clip, Event, NoSync, Step
 from torchwise_analysis.interp.abstract.loops import Loop, LoopKind
 from torchwise_analysis.interp.abstract.trace import Trace
-from torchwise_analysis.interp.abstract.values import BY_SIZE, Const, Factor, Tensor
+from torchwise_analysis.interp.abstract.values import BY_SIZE, Const, Factor, Obj, Origin, Tensor
 from torchwise_analysis.policy import weaker
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
 from torchwise_analysis.rules._reading import (
@@ -475,6 +475,7 @@ class _Found(NamedTuple):
 
 def detect(trace: Trace) -> Iterator[Hit]:
     yield from _dropped_counts(trace)
+    yield from _entered_once(trace)
     runs: dict[Place, list[Backward]] = {}
     for backward in trace.backwards:
         runs.setdefault(backward.place, []).append(backward)
@@ -489,6 +490,56 @@ def detect(trace: Trace) -> Iterator[Hit]:
                 backwards = [b for b in runs.get(place, ()) if b.order < one.order]
                 if count > 1 and backwards and all(_is_plain(trace, b, one, backwards) for b in backwards):
                     yield _hit(trace, one, backwards[-1])
+
+
+def _entered_once(trace: Trace) -> Iterator[Hit]:
+    """`accumulate()` around the whole loop counts one micro-batch for it, and decides for all of its batches.
+
+    [accelerate `Accelerator.accumulate`: counts, and chooses to step or not, when it is entered]
+    """
+    scopes = [event for event in trace.of(NoSync) if event.how == "accumulate"]
+    inner = {tuple(turn.loop.place for turn in event.loops) for event in scopes}
+    told: set[Place] = set()
+    for scope in scopes:
+        owner = scope.owner
+        if owner is None or scope.place in told or not _has_window(owner):
+            continue
+        for backward in trace.backwards:
+            around = tuple(turn.loop.place for turn in backward.loops)
+            depth = len(scope.loops)
+            is_inside = backward.order > scope.order and backward.loops[:depth] == scope.loops
+            if backward.owner is not owner or not is_inside or len(around) <= depth or around in inner:
+                continue
+            if trace.walks_loader(backward.loops[depth].loop):
+                told.add(scope.place)
+                yield _of_scope(scope, owner, backward)
+                break
+
+
+def _has_window(owner: Obj) -> bool:
+    value = owner.arguments.get("gradient_accumulation_steps")
+    is_one = isinstance(value, Const) and value.value == 1
+    return owner.origin is Origin.BUILT and value is not None and not is_one
+
+
+def _of_scope(scope: NoSync, owner: Obj, backward: Backward) -> Hit:
+    return Hit(
+        scope.place,
+        Severity.ERROR,
+        Confidence.CERTAIN,
+        "`accumulate()` counts one micro-batch each time it is entered, and is entered once for all batches "
+        "of this loop: they add up without a step, whole epochs long, or each of them steps. Enter it in "
+        "the loop.",
+        distinct(
+            (
+                *step(owner.place, "the window is given here"),
+                Evidence(scope.place, "it is decided here whether this loop steps"),
+                Evidence(backward.loops[len(scope.loops)].loop.place, "for all turns of this loop"),
+                Evidence(backward.place, "which each add their gradients"),
+            )
+        ),
+        frozenset({("window", scope.place)}),
+    )
 
 
 def _dropped_counts(trace: Trace) -> Iterator[Hit]:

@@ -988,9 +988,16 @@ def _unknown_call(m: Machine, obj: va.Obj, call: Call) -> va.Value:
         return va.unknown(None, taint=frozenset(["call"]) | calls.of_parameters(call.arguments))
     if "metric" in obj.traits:
         return va.UNKNOWN
-    if found or obj.id not in m.parents:
+    if found or obj.id not in m.parents or _is_layer_of_callback(m, obj, values):
         return _believed_forward(m, obj, call)
     return va.unknown(None, taint=m.taint(*values))
+
+
+def _is_layer_of_callback(m: Machine, obj: va.Obj, values: tuple[va.Value, ...]) -> bool:
+    """`pl_module.backbone(x)` of data, in a callback of Lightning's"""
+    whole = m.objects.get(m.parents.get(obj.id, -1))
+    is_given = whole is not None and whole.type_name == unknowns.LIGHTNING_MODULE
+    return is_given and bool(m.sources_of(values))
 
 
 def _unknown_backward(m: Machine, receiver: va.Value, call: Call) -> va.Value:

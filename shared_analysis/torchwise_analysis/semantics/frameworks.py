@@ -79,7 +79,9 @@ _TRAINER_HOOKS = frozenset(
 
 
 def is_lightning(obj: va.Obj) -> bool:
-    return obj.cls is not None and obj.cls.derives("LightningModule")
+    return obj.type_name == unknowns.LIGHTNING_MODULE or (
+        obj.cls is not None and obj.cls.derives("LightningModule")
+    )
 
 
 def is_hf_trainer(obj: va.Obj) -> bool:
@@ -207,9 +209,8 @@ def lightning_gather(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
 def _configured(m: Machine, obj: va.Obj, call: Call) -> va.Value:
     """What configure_optimizers returns, which runs once."""
     known = m.attribute(obj, va.CONFIGURED)
-    if known is not None:
-        return known
-    assert obj.cls is not None
+    if known is not None or obj.cls is None:
+        return known or va.NONE
     own = calls.find_member(m, obj.cls, "configure_optimizers")
     value: va.Value = va.NONE
     if isinstance(own, va.Function):
@@ -472,7 +473,7 @@ def _gathered(m: Machine, owner: va.Obj, name: str, call: Call) -> va.Value:
             call.node,
             how=f"{owner.kind.value}.{call.name}",
             value=call.get("state", 1),
-            contents=(),
+            contents=_contents(m, call.get("state", 1)),
             path_value=value,
             arguments=call.arguments,
         )
@@ -486,6 +487,30 @@ def _gathered(m: Machine, owner: va.Obj, name: str, call: Call) -> va.Value:
     return _reduced(m, value, call.node) if call.name in _REDUCING else value
 
 
+def _contents(m: Machine, state: va.Value | None) -> tuple[tuple[str, va.Value], ...]:
+    known = first_known(state) if state is not None else va.UNKNOWN
+    entries = m.entries(known) if isinstance(known, va.Obj) else {}
+    return tuple((str(key), value) for key, value in entries.items())
+
+
+@method(va.Kind.FABRIC, "load")
+def fabric_load(m: Machine, owner: va.Obj, call: Call) -> va.Value | None:
+    """Loads into the things of `state` in place, and numbers into the dictionary. [lightning.fabric `Fabric.load`]"""
+    state = first_known(call.get("state", 1) or va.NONE)
+    loaded = va.unknown(None, taint=frozenset(["loaded"]), varies=True)
+    if isinstance(state, va.Obj) and state.kind is va.Kind.DICT:
+        kept = dict(m.entries(state))
+        for key, value in kept.items():
+            known = first_known(value)
+            if isinstance(known, va.Obj) and known.kind in (*_WITH_STATE, va.Kind.MODULE):
+                m.emit(ev.WeightsLoaded, call.node, target=known, value=loaded, strict=True, result_used=True)
+            else:
+                kept[key] = loaded
+        m.state.set(("d", state.id), kept)
+    return loaded
+
+
+_WITH_STATE = (va.Kind.OPTIMIZER, va.Kind.SCHEDULER)
 _REDUCING = frozenset(["gather", "gather_for_metrics", "reduce", "all_gather", "all_reduce"])
 
 
@@ -498,6 +523,8 @@ def _reduced(m: Machine, value: va.Value, node: nd.Node, depth: int = 0) -> va.V
     if isinstance(known, va.Obj) and known.kind is va.Kind.DICT and depth < 2:
         entries = {key: _reduced(m, item, node, depth + 1) for key, item in m.entries(known).items()}
         return m.mapping(entries, node)
+    if isinstance(known, va.Obj) and known.kind is va.Kind.OPAQUE and m.is_data(known.id):
+        known = value = va.Tensor(known.evidence)  # labels of a batch, as they came
     is_number = isinstance(known, (va.Tensor, va.Unknown))
     return tensors.agreed(tensors.reduced(known)) if is_number else value
 
@@ -544,6 +571,18 @@ def owner_attribute(m: Machine, owner: va.Obj, name: str) -> va.Value:
     return va.unknown(
         symbol, taint=frozenset(["rank"]) | own if ranked else frozenset(), varies=name == "sync_gradients"
     )
+
+
+# --------------------------------------------------------------------------- peft
+
+
+@function("peft.inject_adapter_in_model")
+def inject_adapter(m: Machine, call: Call) -> va.Value:
+    """The model itself comes back, with parts in it that learn."""
+    model = first_known(call.get("model", 1) or va.UNKNOWN)
+    if isinstance(model, va.Obj):
+        m.state.drop(("frozen", model.id))
+    return model
 
 
 # --------------------------------------------------------------------------- deepspeed

@@ -124,8 +124,15 @@ def apply(
         sources=one.sources | m.sources_of(arguments),
         shape=() if reduction in ("mean", "sum") else None,
         device=one.device,
-        taint=frozenset(["loss"]),
+        taint=frozenset(["loss"]) | _of_all_ranks(arguments, found),
     )
+
+
+def _of_all_ranks(arguments: va.Arguments, found: list[va.Tensor]) -> frozenset[str]:
+    """What is computed from gathered values alone is that of all ranks."""
+    is_raw = any(isinstance(first_known(value), va.Obj) for value in arguments)
+    is_whole = bool(found) and not is_raw and all(tensors.REDUCED in one.taint for one in found)
+    return frozenset([tensors.REDUCED]) if is_whole else frozenset()
 
 
 def _rows(m: Machine, target: va.Value | None) -> list[va.Tensor]:

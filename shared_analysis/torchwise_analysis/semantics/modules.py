@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias, cast
 
-from torchwise_analysis.interp.abstract import beliefs, calls, iteration
+from torchwise_analysis.interp.abstract import beliefs, calls, iteration, unknowns
 from torchwise_analysis.interp.abstract import events as ev
 from torchwise_analysis.interp.abstract import values as va
 from torchwise_analysis.interp.abstract.limits import DeadPathError
@@ -364,6 +364,9 @@ def _run(m: Machine, obj: va.Obj, pass_: int, call: Call, top: bool, in_sequence
         parts = (m.attach(pass_, values, call.node), m.attach(pass_, values, call.node))
         return m.sequence(parts, None, va.Kind.TUPLE)
     result = m.attach(pass_, values, call.node)
+    # parts that the program put into a model of a library run with it
+    parts = (m.objects.get(part) for part in m.parts.get(obj.id, ()))
+    m.passes[pass_].modules.update(part.id for part in parts if part is not None and part.place is not None)
     head = _replaced_head(m, obj)
     if head is None and _ends_in_its_own_head(m, obj):
         return replace(result, activation=va.Activation("linear", obj.place or m.place(call.node)))
@@ -911,7 +914,8 @@ def other_method(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
         obj.origin is not va.Origin.BUILT and m.all_tensors(call.arguments) and not name.startswith(UPDATING)
     ):
         return forward(m, obj, call, "method")
-    if obj.cls is not None and beliefs.by_name(name) in (va.Kind.MODULE, va.Kind.CRITERION):
+    is_shown = obj.cls is not None or obj.type_name == unknowns.LIGHTNING_MODULE
+    if is_shown and beliefs.by_name(name) in (va.Kind.MODULE, va.Kind.CRITERION):
         # a part that an unseen base or caller sets
         return calls.call_value(m, m.child(obj, name), call.arguments, call.node)
     return None

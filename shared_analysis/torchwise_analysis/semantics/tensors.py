@@ -267,7 +267,7 @@ def _cut_of_numbers(m: Machine, values: Iterable[va.Value]) -> va.Cut | None:
     return next((m.cuts[mark] for mark in marks if mark in m.cuts), None)
 
 
-_REDUCED = "reduced"  # taint of a tensor that holds what all ranks have
+REDUCED = "reduced"  # taint of a tensor that holds what all ranks have
 SHARD = "shard:"  # and the id of a loader that gives each rank a part: what a number computed from it is
 
 
@@ -277,7 +277,7 @@ def reduced(value: va.Value) -> va.Value:
         return replace(value, taint=frozenset(one for one in value.taint if not one.startswith(SHARD)))
     if isinstance(value, va.Tensor):
         kept = frozenset(one for one in value.taint if not one.startswith(SHARD))
-        return replace(value, taint=kept | {_REDUCED})
+        return replace(value, taint=kept | {REDUCED})
     return value
 
 
@@ -298,7 +298,7 @@ def content_taint(m: Machine, arguments: va.Arguments) -> frozenset[str]:
 
 def shards(m: Machine, value: va.Tensor) -> frozenset[str]:
     """The taint of numbers read from this tensor, where it comes from a part of the data only."""
-    if _REDUCED in value.taint:
+    if REDUCED in value.taint:
         return frozenset()
     return frozenset(f"{SHARD}{one}" for one in value.sources if _is_sharded(m, one))
 

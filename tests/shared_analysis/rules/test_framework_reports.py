@@ -647,3 +647,253 @@ def test_what_an_update_returns_is_its_output(result: str, kept: str) -> None:
 def test_a_window_counted_by_an_engine(window: str, before: str, after: str) -> None:
     text = ENGINE.format(window=window, before=before, after=after, result="loss.item()", kept="")
     check("grads-cleared-before-step", text)
+
+
+# --------------------------------------------------------------------------- what callbacks evaluate
+
+PROBING = """
+import torch
+from lightning.pytorch.callbacks import Callback
+
+
+class Probe(Callback):
+    def __init__(self, loader):
+        self.loader = loader
+
+    def features(self, module):
+        out = []
+        {guard}
+            for x, _ in self.loader:{here}
+                out.append({call})
+        return torch.cat(out)
+
+    def {hook}(self, trainer, pl_module):
+        {before}
+        pl_module.log("norm", self.features(pl_module).norm())
+        {after}
+"""
+
+
+@pytest.mark.parametrize(
+    ("hook", "guard", "call", "before", "after", "here"),
+    [
+        ("on_train_epoch_end", "with torch.no_grad():", "module.backbone(x)", "pass", "pass", "  # here"),
+        (
+            "on_train_epoch_start",
+            "with torch.inference_mode():",
+            "module.encoder(x)",
+            "pass",
+            "pass",
+            "  # here",
+        ),
+        (
+            "on_train_epoch_end",
+            "with torch.no_grad():",
+            "module.backbone(x)",
+            "pl_module.eval()",
+            "pl_module.train()",
+            "",
+        ),
+        ("on_validation_epoch_end", "with torch.no_grad():", "module.backbone(x)", "pass", "pass", ""),
+        ("on_train_epoch_end", "with torch.no_grad():", "module.prepare(x)", "pass", "pass", ""),
+    ],
+)
+def test_a_callback_that_runs_over_a_loader(
+    hook: str, guard: str, call: str, before: str, after: str, here: str
+) -> None:
+    text = PROBING.format(hook=hook, guard=guard, call=call, before=before, after=after, here=here)
+    check("eval-in-train-mode", text)
+
+
+# --------------------------------------------------------------------------- hooks of a class that another fills in
+
+FILLED = """
+import pytorch_lightning as pl
+import torch
+from torch import nn
+
+
+class Base(pl.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.rows = []
+
+    def training_step(self, batch, batch_idx):
+        loss = self.shared_step(batch)
+        self.rows.append({kept}){here}
+        return loss
+
+    def shared_step(self, batch):
+        raise NotImplementedError
+
+    def on_train_epoch_end(self):
+        print(torch.stack(self.rows).mean())
+
+
+class Net(Base):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(8, 4)
+
+    def shared_step(self, batch):
+        x, y = batch
+        return nn.functional.cross_entropy(self.net(x), y)
+"""
+
+
+@pytest.mark.parametrize(("kept", "here"), [("loss", "  # here"), ("loss.detach()", ""), ("loss.item()", "")])
+def test_a_hook_that_a_subclass_fills_in(kept: str, here: str) -> None:
+    check("retained-graph", FILLED.format(kept=kept, here=here))
+
+
+# --------------------------------------------------------------------------- windows of engines and of Accelerate
+
+DEEP = """
+import deepspeed
+from torch import nn
+
+WINDOW = 8
+CONFIG = {{"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": {steps}}}
+
+
+def main(data):
+    net = nn.Linear(8, 4)
+    engine, _, loader, _ = deepspeed.initialize(model=net, training_data=data, config=CONFIG)
+    for x, y in loader:
+        loss = nn.functional.cross_entropy(engine(x), y)
+        engine.backward({loss})
+        engine.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("steps", "loss"),
+    [
+        ("WINDOW", "loss / WINDOW)  # here"),
+        ("8", "loss / 8)  # here"),
+        ("8", "loss)"),
+        ("1", "loss / 8)"),
+        ("8", "loss / 8, scale_wrt_gas=False)"),
+    ],
+)
+def test_a_division_that_the_engine_makes(steps: str, loss: str) -> None:
+    text = DEEP.format(steps=steps, loss=loss).replace("))\n", ")\n").replace("# here)", "# here")
+    check("accumulation-scaled-twice", text)
+
+
+ENTERED = """
+import torch
+from accelerate import Accelerator
+from torch import nn
+
+
+def main(loader, epochs):
+    accelerator = Accelerator({options})
+    model = nn.Linear(8, 4)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    for epoch in range(epochs):
+        {outer}{here}
+            {inner}
+                x, y = batch
+                accelerator.backward(nn.functional.cross_entropy(model(x), y))
+                optimizer.step()
+                optimizer.zero_grad()
+"""
+_SCOPE, _BATCHES = "with accelerator.accumulate(model):", "for batch in loader:"
+
+
+@pytest.mark.parametrize(
+    ("options", "outer", "inner", "here"),
+    [
+        ("gradient_accumulation_steps=4", _SCOPE, _BATCHES, "  # here"),
+        ("gradient_accumulation_steps=epochs", _SCOPE, _BATCHES, "  # here"),
+        ("gradient_accumulation_steps=4", _BATCHES, _SCOPE, ""),
+        ("gradient_accumulation_steps=1", _SCOPE, _BATCHES, ""),
+        ("", _SCOPE, _BATCHES, ""),
+    ],
+)
+def test_accumulate_is_entered_for_each_batch(options: str, outer: str, inner: str, here: str) -> None:
+    check("unscaled-accumulation", ENTERED.format(options=options, outer=outer, inner=inner, here=here))
+
+
+# --------------------------------------------------------------------------- what Fabric saves and loads
+
+RESUMED = """
+import torch
+from lightning.fabric import Fabric
+from torch import nn
+
+
+def main(loader, path, resume):
+    fabric = Fabric()
+    model = nn.Linear(8, 4)
+    optimizer = torch.optim.{optimizer}
+    model, optimizer = fabric.setup(model, optimizer)
+    state = {{"model": model, {more}"step": 0}}
+    if resume:
+        fabric.load(path, {loaded})
+    step = state["step"]
+    for x, y in loader:
+        optimizer.zero_grad()
+        fabric.backward(nn.functional.cross_entropy(model(x), y))
+        optimizer.step()
+        step += 1
+        fabric.save(path, {{"model": model, {more}"step": step}}){here}
+"""
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "more", "loaded", "here"),
+    [
+        ("AdamW(model.parameters())", "", "state", "  # here"),
+        ("SGD(model.parameters(), lr=0.1, momentum=0.9)", "", "state", "  # here"),
+        ("SGD(model.parameters(), lr=0.1)", "", "state", ""),
+        ("AdamW(model.parameters())", '"optimizer": optimizer, ', "state", ""),
+        ("AdamW(model.parameters())", "", '{"model": model}, strict=False', "  # here"),
+    ],
+)
+def test_a_checkpoint_of_fabric(optimizer: str, more: str, loaded: str, here: str) -> None:
+    check("checkpoint-incomplete", RESUMED.format(optimizer=optimizer, more=more, loaded=loaded, here=here))
+
+
+# --------------------------------------------------------------------------- gathered values in a loss
+
+GATHERED = """
+import torch
+from accelerate import Accelerator
+from torch import nn
+from torch.utils.data import DataLoader
+
+
+def main(train, held):
+    accelerator = Accelerator()
+    model = nn.Linear(8, 4)
+    train, held = DataLoader(train, 16, shuffle=True), DataLoader(held, 16)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer, train, held = accelerator.prepare(model, optimizer, train, held)
+    for x, y in train:
+        optimizer.zero_grad()
+        accelerator.backward(nn.functional.cross_entropy(model(x), y))
+        optimizer.step()
+    model.eval()
+    total, seen = 0.0, 0
+    with torch.no_grad():
+        for x, y in held:
+            scores = model(x)
+            {gather}
+            total += nn.functional.cross_entropy(scores, y, reduction="sum").item()
+            seen += len(y)
+    accelerator.print(total / seen){here}
+"""
+
+
+@pytest.mark.parametrize(
+    ("gather", "here"),
+    [
+        ("scores, y = accelerator.gather_for_metrics((scores, y))", ""),
+        ("pass", "  # here"),
+    ],
+)
+def test_a_loss_of_gathered_scores(gather: str, here: str) -> None:
+    check("metric-on-local-shard", GATHERED.format(gather=gather, here=here))

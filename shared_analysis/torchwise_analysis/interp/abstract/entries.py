@@ -124,11 +124,18 @@ def open_methods(
 
 
 def class_entry(
-    m: Machine, cls: va.Class, place: Place, todo: list[va.Function], called: Collection[str], is_first: bool
+    m: Machine,
+    cls: va.Class,
+    place: Place,
+    todo: list[va.Function],
+    called: Collection[str],
+    is_first: bool,
+    inherits: bool,
 ) -> None:
     """Run the methods `todo` of an instance that nobody in view made.
 
     called: names that the file calls: methods of these names wait for the second visit of the class.
+    inherits: it is the only visit, or the first: hooks that the class has from another one run, too.
     """
     if _is_test_class(cls):
         if is_first:
@@ -138,6 +145,8 @@ def class_entry(
     m.entry = ev.Entry("method", cls.name, place)
     obj = _instance(m, cls)
     is_module = obj.kind is va.Kind.MODULE
+    if inherits:
+        todo = [*_inherited_hooks(m, cls, obj), *todo]
     hooks = any(m.library.hook(m, obj, f.name) is not None for f in todo)
     for turn in range(2):
         for function in todo:
@@ -148,6 +157,24 @@ def class_entry(
             if is_module and not hooks and function.name != "forward" and function.name in called:
                 continue
             _method_entry(m, cls, obj, function, turn)
+
+
+def _inherited_hooks(m: Machine, cls: va.Class, obj: va.Obj) -> list[va.Function]:
+    """Hooks of a framework that stand in a class of the project which this one fills in: they name methods
+    that it defines, so that they do something else than in an instance of their own class."""
+    own = {s.name for s in calls.flat(cls.node.body) if isinstance(s, nd.FunctionDef)}
+    seen = set(own)
+    found: list[va.Function] = []
+    for ancestor in cls.ancestors:
+        for function in _methods(m.state.facts, ancestor):
+            if function.name in seen or not isinstance(function.node, nd.FunctionDef):
+                continue
+            seen.add(function.name)
+            m.note_read(function.code)
+            is_filled = bool(own & m.body_facts(function.node.body).names)
+            if is_filled and m.library.hook(m, obj, function.name) is not None:
+                found.append(function)
+    return found
 
 
 def _is_test_class(cls: va.Class) -> bool:

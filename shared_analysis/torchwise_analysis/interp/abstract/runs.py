@@ -460,7 +460,10 @@ class FileRun:
 
         def run(m: Machine) -> None:
             place, todo = m.located(_header(cls.code), m.path), [f for f, _, _ in found]
-            entries.contained(m, place, lambda: entries.class_entry(m, cls, place, todo, waiting, visit == 0))
+            is_first, inherits = visit == 0, before is None
+            entries.contained(
+                m, place, lambda: entries.class_entry(m, cls, place, todo, waiting, is_first, inherits)
+            )
 
         given = (tuple(key for _, key, _ in found), waiting)
         behind, start = (None, base) if before is None else (before[0], before[1].state_after())

@@ -85,11 +85,12 @@ def _by_position(m: Machine, function: va.Function, param: nd.Param) -> va.Value
     kind = beliefs.by_position(function.owner, function.name, function.node.params.index(param))
     if kind is None:
         return None
-    type_name = LIGHTNING_TRAINER if kind is va.Kind.TRAINER else ""
+    type_name = LIGHTNING_TRAINER if kind is va.Kind.TRAINER else LIGHTNING_MODULE
     return believed(m, kind, va.Origin.ANNOTATED, param.name, param, type_name)
 
 
 LIGHTNING_TRAINER = "lightning.Trainer"
+LIGHTNING_MODULE = "lightning.LightningModule"
 
 
 def _again(m: Machine, value: va.Value) -> None:
