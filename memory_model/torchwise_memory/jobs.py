@@ -57,6 +57,10 @@ SEQ2SEQ = frozenset({"t5", "mt5", "bart", "mbart", "pegasus", "marian", "whisper
 #: Length of a batch where the description leaves it out and says that real samples were used unpacked.
 SHORT_SAMPLE = 512
 
+#: Fields of a `config.json` that are numbers of something.
+_SIZE = re.compile(r"(?:^n_|^d_|^num_|_(?:size|dim|heads|layers|experts|positions))(?!.*(?:act|type|norm))")
+_LARGEST_SIZE = 10**9
+
 
 @dataclass(frozen=True, slots=True)
 class Choice:
@@ -96,6 +100,8 @@ def job_of(workload: Workload, options: Options, card: Gpu | None) -> tuple[Job,
     elif facts.is_image:
         job = _image_job(workload, facts, choices)
     else:
+        if workload.config:
+            _require_sizes(workload.config)
         config = workload.config or _config_of_model(workload, choices)
         if is_decoder(config):
             job = _decoder_job(workload, facts, decoder_shape(config), choices)
@@ -107,6 +113,17 @@ def job_of(workload: Workload, options: Options, card: Gpu | None) -> tuple[Job,
         job = replace(job, allocator=AllocatorSettings.parse(workload.allocator))
     _note_assumed_releases(facts, choices)
     return job, tuple(choices.made)
+
+
+def _require_sizes(config: Mapping[str, Any]) -> None:
+    """A file may hold anything. Raises Unsupported for a size that is none."""
+    for name, value in config.items():
+        if value is None or isinstance(value, list) or not _SIZE.search(name):
+            continue
+        is_whole = isinstance(value, int | float) and not isinstance(value, bool) and value == value // 1
+        if not is_whole or not 0 <= value <= _LARGEST_SIZE:
+            said = f"expected a whole number from 0 to {_LARGEST_SIZE:,}, found {str(value)[:40]!r}"
+            raise Unsupported(f"config, {name}", said)
 
 
 def _note_assumed_releases(facts: _Facts, choices: _Choices) -> None:

@@ -17,7 +17,7 @@ Fields = Mapping[str, Any]
 
 
 def decoder_shape(config: Fields) -> DecoderShape:
-    """Raises Unsupported for a model type without an entry or a field that is missing."""
+    """Raises Unsupported for a model type without an entry or a field that is missing or of another kind."""
     kind = str(config.get("model_type", "llama"))
     make = _KINDS.get(kind)
     if make is None:
@@ -26,6 +26,8 @@ def decoder_shape(config: Fields) -> DecoderShape:
         return make(config)
     except (KeyError, TypeError) as error:
         raise Unsupported(f"config of {kind}", f"a size is missing ({error})") from None
+    except (ValueError, ArithmeticError, AttributeError) as error:
+        raise Unsupported(f"config of {kind}", f"a field holds what it cannot ({error})") from None
 
 
 def _basic(c: Fields, **changes: Any) -> DecoderShape:

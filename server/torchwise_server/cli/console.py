@@ -22,9 +22,13 @@ def report_console() -> Console:
     """
     from rich.console import Console
 
+    class Report(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError  # rich would end with status 1, which says something else here
+
     keep_printing_whatever_the_encoding()
     width = None if sys.stdout.isatty() or os.environ.get("COLUMNS") else _PLAIN_WIDTH
-    return Console(markup=False, highlight=False, emoji=False, soft_wrap=False, width=width)
+    return Report(markup=False, highlight=False, emoji=False, soft_wrap=False, width=width)
 
 
 def plain_console(file: IO[str]) -> Console:

@@ -83,7 +83,7 @@ def _rows(filename: str) -> Iterator[dict[str, object] | None]:
     try:
         text = Path(filename).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--workload {filename}: {error}") from None
+        raise UsageError(f"--workload {filename}: {getattr(error, 'strerror', None) or error}") from None
     for line in text.splitlines():
         if not line.strip():
             continue

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.server.cli.conftest import Cli
 
 from torchwise_memory.hardware import gpus
 from torchwise_memory.presets import find
@@ -369,3 +370,15 @@ def test_described_jobs_are_judged_with_the_kernels_of_each_card(
     assert a100["peak"] == alone["peak"]
     assert a100["verdict"] == alone["gpus"][0]["verdict"]
     assert together["peak"]["allocated"]["point"] > 1.5 * a100["peak"]["allocated"]["point"]
+
+
+@pytest.mark.parametrize("value", ["x", {}, -1, 1.5, True, 10**30, float("nan"), float("inf")])
+@pytest.mark.parametrize(("kind", "name"), [("llama", "hidden_size"), ("bert", "num_hidden_layers")])
+def test_a_size_that_is_none_is_named(cli: Cli, tmp_path: Path, kind: str, name: str, value: object) -> None:
+    config = {"hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2, "vocab_size": 100}
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({**config, "model_type": kind, name: value}))
+    result = cli("estimate", "--config", str(file), "--batch-size", "1")
+    assert result.status in (2, 3)
+    assert f"{name}: expected a whole number" in result.out + result.err
+    assert "internal error" not in result.err

@@ -72,6 +72,19 @@ def test_a_reader_that_went_away_is_no_error() -> None:
     assert process.wait() in (0, 141)
 
 
+def test_a_reader_of_a_picture_that_went_away_is_no_verdict(tmp_path: Path) -> None:
+    """rich would end with 1, which says that a verdict or a finding fails."""
+    (tmp_path / "train.py").write_text(FAULTY)
+    command = [sys.executable, "-m", "torchwise_server", "check", "train.py"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait() == 141
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 @pytest.mark.parametrize("words", ["check train.py", "check train.py --format json", "rules", "--help"])
 def test_a_full_disk_is_no_fault_of_ours(tmp_path: Path, words: str) -> None:
