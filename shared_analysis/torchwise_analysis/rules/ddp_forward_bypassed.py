@@ -8,6 +8,7 @@ from torchwise_analysis.findings import Edit, Evidence, Fix, Place, Safety, Seve
 from torchwise_analysis.fixes import SourceFile, expression_at
 from torchwise_analysis.interp.abstract.events import Backward, Forward, Wrapped
 from torchwise_analysis.interp.abstract.trace import Trace
+from torchwise_analysis.interp.abstract.values import Obj
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
 from torchwise_analysis.rules._processes import can_meet, in_file
 from torchwise_analysis.rules._reading import called, distinct, doubt, grade, step
@@ -258,10 +259,30 @@ def _is_part(trace: Trace, forward: Forward) -> bool:
 
 def _past(trace: Trace, forward: Forward, wrap: Wrapped) -> Place:
     """The call that goes past the wrapper: of a method of the module, where a part of it is run in there."""
-    if wrap.module is None or wrap.module.id == forward.module.id or not forward.calls:
+    if wrap.module is None or not forward.calls:
         return in_file(trace, forward)
+    if wrap.module.id == forward.module.id:
+        return _caller_of(trace, forward)
     beside = [caller.place for caller in forward.calls if caller.frame == wrap.scene.frame]
     return beside[-1] if beside else forward.calls[-1].place
+
+
+def _caller_of(trace: Trace, forward: Forward) -> Place:
+    """The call that goes past the wrapper: of a method in which the module calls itself."""
+    if not _is_own(trace, forward.module, forward.place):
+        return in_file(trace, forward)
+    outside = (c.place for c in reversed(forward.calls) if not _is_own(trace, forward.module, c.place))
+    place = next(outside, forward.place)
+    return place if place.path == trace.path else in_file(trace, forward)
+
+
+def _is_own(trace: Trace, module: Obj, place: Place) -> bool:
+    """Does it stand in the source of the module's own class or of one of its bases?"""
+    for cls in module.cls.mro if module.cls is not None else ():
+        span = trace.place(cls.path, cls.node.span.shifted(cls.line)).span
+        if cls.path == place.path and span.line <= place.span.line <= span.end_line:
+            return True
+    return False
 
 
 def _wrapped_modules(trace: Trace) -> frozenset[int]:

@@ -8,7 +8,7 @@ from torchwise_analysis.findings import Confidence, Evidence, Fix, Place, Safety
 from torchwise_analysis.fixes import SourceFile
 from torchwise_analysis.interp.abstract.events import LoaderBuilt, LoopEntered, Prepared, Returned
 from torchwise_analysis.interp.abstract.trace import Trace
-from torchwise_analysis.interp.abstract.values import Obj, Value
+from torchwise_analysis.interp.abstract.values import OWN_SEED, Obj, Value
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
 from torchwise_analysis.rules._processes import can_meet, said_of_ranks, several_processes
 from torchwise_analysis.rules._reading import called, distinct, doubt, step
@@ -338,6 +338,9 @@ def _found(trace: Trace) -> Iterator[Hit]:
         if together is None or role is None:
             continue
         call, name = _call_here(trace, built), called(built.loader, "this loader")
+        if isinstance(built.sampler, Obj) and OWN_SEED in built.sampler.traits:
+            yield _of_own_seeds(built, built.sampler, Evidence(together.place, dict(several)[together]))
+            continue
         asked = () if call is None else (Evidence(call, "the loader is asked for here"),)
         yield Hit(
             built.place,
@@ -351,6 +354,23 @@ def _found(trace: Trace) -> Iterator[Hit]:
             built,
             asked,
         )
+
+
+def _of_own_seeds(built: LoaderBuilt, sampler: Obj, several: Evidence) -> Hit:
+    """[torch DistributedSampler: "This number should be identical across all processes in the group"]"""
+    place = sampler.place or built.place
+    return Hit(
+        place,
+        Severity.ERROR,
+        Confidence.CERTAIN,
+        "each rank shuffles with a seed of its own and then takes every N-th sample: the parts overlap, and "
+        "some samples are seen by no rank. Give all ranks one seed.",
+        distinct(
+            (several, Evidence(place, "the seed depends on the rank"), *step(built.place, "and is used here"))
+        ),
+        frozenset({("loader", built.loader.id)}),
+        built,
+    )
 
 
 def _training_role(trace: Trace, built: LoaderBuilt) -> Confidence | None:

@@ -263,6 +263,7 @@ def fit(loader, held_out):
 
 def detect(trace: Trace) -> Iterator[Hit]:
     yield from _in_hooks(trace)
+    refrozen = _freezing_forwards(trace)
     frozen: dict[int, ModeChange] = {}  # part -> the eval() that froze it
     pending: dict[int, tuple[ModeChange, dict[int, ModeChange]]] = {}
     for event in trace.of_any(ModeChange, Forward):
@@ -281,8 +282,14 @@ def detect(trace: Trace) -> Iterator[Hit]:
                 awake = {part: by for part, by in parts.items() if part not in event.eval_parts}
                 modes = [mode_layers(trace, by.module) for by in awake.values() if not _is_chosen(by)]
                 is_inert = bool(modes) and all(layers is False for layers in modes)
-                if awake and not event.eval_parts and not is_inert:
+                if awake and not event.eval_parts and not is_inert and event.module.id not in refrozen:
                     yield _hit(trace, change, awake, event)
+
+
+def _freezing_forwards(trace: Trace) -> frozenset[int]:
+    """Modules whose own forward puts parts in eval mode: whatever train() has undone is done again."""
+    inside = {change.scene.forward for change in trace.of(ModeChange) if change.to == "eval"}
+    return frozenset(forward.module.id for forward in trace.forwards if forward.pass_ in inside)
 
 
 def _in_hooks(trace: Trace) -> Iterator[Hit]:

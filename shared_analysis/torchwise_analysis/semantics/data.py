@@ -85,6 +85,8 @@ def _sampler_sharding(m: Machine, value: va.Value) -> ev.Sharding | None:
     if isinstance(value, va.Const) and value.value is None:
         return None
     if isinstance(value, va.Obj):
+        if va.OWN_SEED in value.traits:
+            return None
         if value.kind is va.Kind.SAMPLER and value.place is not None and "open" not in value.traits:
             if "sharding" in value.traits or "rank" in m.taint(*value.arguments, value, *_fields(m, value)):
                 return ev.Sharding(value.type_name, value.place)
@@ -187,9 +189,14 @@ def returned(m: Machine, obj: va.Obj, name: str, value: va.Value, node: nd.Node)
 
 @function("torch.utils.data.DistributedSampler", "torch.utils.data.distributed.DistributedSampler")
 def distributed_sampler(m: Machine, call: Call) -> va.Value:
-    return m.make(
-        va.Kind.SAMPLER, call.node, call.name, arguments=call.arguments, traits=frozenset(["sharding"])
-    )
+    seed = call.get("seed", 4)
+    mixes = call.get("shuffle", 3)
+    has_own_order = seed is not None and "this rank" in m.taint(seed) and truth_of(mixes, True) is not False
+    if has_own_order and call.get("num_replicas", 1) is None and not call.arguments.open:
+        traits = frozenset([va.OWN_SEED])
+    else:
+        traits = frozenset(["sharding"])
+    return m.make(va.Kind.SAMPLER, call.node, call.name, arguments=call.arguments, traits=traits)
 
 
 def sampler(m: Machine, call: Call) -> va.Value:

@@ -245,6 +245,66 @@ def test_a_table_with_one_column_has_two_axes(y: str, tmp_path: Path) -> None:
     assert shown(tmp_path, TABLE.format(y=y, split="", after="")) == set()
 
 
+SAMPLES = """
+import numpy as np
+import pandas as pd
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, Subset
+
+
+class Houses(Dataset):
+    def __init__(self, x, y, table):
+        self.x = torch.tensor(x, dtype=torch.float32)
+        self.y = y
+        self.t = torch.tensor(y, dtype=torch.float32)
+        self.table = table
+
+    def __len__(self):
+        return len(self.y)
+
+    def __getitem__(self, i):
+        row = self.x[i]
+        {given}
+
+
+def main():
+    houses = Houses(np.random.randn(1000, 8), np.zeros((1000,)), pd.read_csv("houses.csv"))
+    model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 1))
+    opt = torch.optim.Adam(model.parameters())
+    for batch in DataLoader(houses, batch_size=32, shuffle=True):
+        loss = nn.functional.mse_loss(model(batch[{first}]), batch[{second}])
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+"""
+TARGETS = [
+    "self.t[i]",
+    "torch.tensor(self.y[i], dtype=torch.float32)",
+    'torch.tensor(self.table["price"].values[i]).float()',
+    'torch.as_tensor(self.table["price"][i])',
+]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(
+    ("given", "first", "second"),
+    [
+        ("return row, {}", 0, 1),
+        ("target = {}\n        return row, target", 0, 1),
+        ('return {{"x": row, "y": {}}}', '"x"', '"y"'),
+    ],
+)
+def test_samples_of_a_class_have_a_number_each(
+    given: str, first: object, second: object, target: str, tmp_path: Path
+) -> None:
+    faulty = SAMPLES.format(given=given.format(target), first=first, second=second)
+    assert "loss-shape-broadcast" in shown(tmp_path, faulty)
+    for mended in (f"{target}.unsqueeze(0)", f"torch.stack([{target}])", f"{target}.view(1)"):
+        text = SAMPLES.format(given=given.format(mended), first=first, second=second)
+        assert shown(tmp_path, text) == set()
+
+
 LEARNT = """
 import random
 
@@ -724,3 +784,160 @@ def test_one_part_is_given_to_no_optimizer(given: str, tmp_path: Path) -> None:
 def test_parts_that_are_left_out_on_purpose(more: str, fused: str, tmp_path: Path) -> None:
     text = PARTS.format(more=more, fused=fused, given=SOME[1])
     assert "optimizer-misses-parameters" not in shown(tmp_path, text)
+
+
+# --------------------------------------------------------------------------- ranks
+
+RANKS = """
+import os
+import time
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, DistributedSampler
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 2)
+
+    def forward(self, x):
+        return self.layer(x)
+
+    def loss(self, x, y):
+        return nn.functional.cross_entropy(self(x), y)
+
+
+def main(data):
+    dist.init_process_group("nccl")
+    rank = dist.get_rank()
+    model = DDP(Net().cuda())
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    sampler = DistributedSampler(data, {sampler})
+    for epoch in range(9):
+        sampler.set_epoch(epoch)
+        for x, y in DataLoader(data, batch_size=4, sampler=sampler):
+            opt.zero_grad()
+            {loss}.backward()
+            opt.step()
+"""
+WHOLE = "nn.functional.cross_entropy(model(x.cuda()), y.cuda())"
+
+
+@pytest.mark.parametrize(
+    "seed", ["seed=rank", "seed=42 + rank", "seed=int(time.time()) * rank", "seed=int(os.environ['RANK'])"]
+)
+def test_ranks_that_shuffle_with_seeds_of_their_own(seed: str, tmp_path: Path) -> None:
+    faulty = RANKS.format(sampler=seed, loss=WHOLE)
+    check(tmp_path, "ddp-without-sharding", faulty, RANKS.format(sampler="seed=42", loss=WHOLE))
+
+
+@pytest.mark.parametrize(
+    "sampler", ["num_replicas=1, rank=0, seed=rank", "shuffle=False, seed=rank", "seed=dist.get_world_size()"]
+)
+def test_seeds_that_lose_no_samples(sampler: str, tmp_path: Path) -> None:
+    assert "ddp-without-sharding" not in shown(tmp_path, RANKS.format(sampler=sampler, loss=WHOLE))
+
+
+def test_a_method_of_the_module_goes_past_the_wrapper(tmp_path: Path) -> None:
+    past = RANKS.format(sampler="seed=1", loss="model.module.loss(x.cuda(), y.cuda())")
+    path = tmp_path / "train.py"
+    path.write_text(past, encoding="utf-8")
+    trace = run(SourceFile(str(path), past).module, Project([str(tmp_path)]))
+    found = judge(trace, SourceFile(str(path), past), Settings()).findings
+    lines = [one.place.span.line for one in found if one.rule == "ddp-forward-bypassed"]
+    assert [past.splitlines()[line].strip() for line in lines] == [
+        "model.module.loss(x.cuda(), y.cuda()).backward()"
+    ]
+    assert shown(tmp_path, RANKS.format(sampler="seed=1", loss=WHOLE)) == set()
+
+
+# --------------------------------------------------------------------------- layers kept asleep
+
+ASLEEP = """
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self, keep):
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU())
+        self.head = nn.Conv2d(8, 2, 1)
+        self.keep = keep
+        self.freeze()
+
+    def freeze(self):
+        for m in self.modules():
+            if isinstance(m, nn.BatchNorm2d):
+                m.eval()
+
+    def forward(self, x):
+        {again}
+        return self.head(self.body(x)).mean(dim=(2, 3))
+
+
+net = Net(True)
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+for epoch in range(9):
+    net.train()
+    for _ in range(100):
+        opt.zero_grad()
+        nn.functional.cross_entropy(net(torch.rand(4, 3, 9, 9)), torch.randint(0, 2, (4,))).backward()
+        opt.step()
+"""
+
+
+@pytest.mark.parametrize(
+    "again",
+    ["self.freeze()", "if self.keep:\n            self.freeze()", "self.body[1].eval()"],
+)
+def test_a_forward_that_puts_its_layers_to_sleep(again: str, tmp_path: Path) -> None:
+    check(tmp_path, "frozen-norm-reactivated", ASLEEP.format(again="pass"), ASLEEP.format(again=again))
+
+
+# --------------------------------------------------------------------------- ranks that may not be there
+
+SYNCED = """
+from collections import defaultdict
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.data import DataLoader, DistributedSampler
+
+
+class Meter:
+    def __init__(self):
+        self.total, self.count = 0.0, 0
+
+    def update(self, value):
+        self.total, self.count = self.total + value, self.count + 1
+
+    def synchronize(self):
+        {test}
+        t = torch.tensor([self.total, self.count], device="cuda")
+        dist.all_reduce(t)
+        self.total, self.count = t.tolist()
+
+
+def main(data, model: nn.Module):
+    dist.init_process_group("nccl")
+    loader = DataLoader(data, 32, sampler=DistributedSampler(data, shuffle=False), shuffle=False)
+    meters = defaultdict(Meter)
+    model.eval()
+    with torch.no_grad():
+        for x, y in loader:
+            meters["loss"].update(nn.functional.cross_entropy(model(x), y).item())
+    {call}
+    print(meters["loss"].total / meters["loss"].count)
+"""
+
+
+@pytest.mark.parametrize("test", ["pass", "if not dist.is_initialized():\n            return"])
+def test_meters_are_synchronised_where_there_are_ranks(test: str, tmp_path: Path) -> None:
+    correct = SYNCED.format(test=test, call="for meter in meters.values():\n        meter.synchronize()")
+    check(tmp_path, "metric-on-local-shard", SYNCED.format(test=test, call="pass"), correct)

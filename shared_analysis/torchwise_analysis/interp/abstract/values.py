@@ -159,6 +159,7 @@ NUMBER = (
     "number:"  # taint of a number that was read off a tensor with a graph, with the place; see `Machine.cuts`
 )
 REQUIRED = "requires grad"  # taint of a tensor without a graph that was told to require gradients
+OWN_SEED = "own seed"  # trait of a DistributedSampler whose order is another one on every rank
 LEAF = "leaf"  # taint of data that was told to require gradients, and of what is computed from it
 MEASURED = "gradients:"  # taint of what was read off gradients, with the order of the reading `Clip`
 LOSS_SCALE = "loss scale"  # taint of the factor of a GradScaler
