@@ -382,3 +382,12 @@ def test_a_size_that_is_none_is_named(cli: Cli, tmp_path: Path, kind: str, name:
     assert result.status in (2, 3)
     assert f"{name}: expected a whole number" in result.out + result.err
     assert "internal error" not in result.err
+
+
+def test_an_option_that_the_script_lacks_is_said_to_change_nothing(
+    estimate: Callable[..., dict[str, Any]],
+) -> None:
+    said = "no option --batch-sise was found in the script: it changes nothing"
+    assert said in estimate("train.py", "--", "--batch-sise=4")["assumptions"]
+    assert said in estimate("train.py", "--launch", "python train.py --batch-sise 4")["assumptions"]
+    assert said not in estimate("train.py", "--", "--batch-size", "4")["assumptions"]

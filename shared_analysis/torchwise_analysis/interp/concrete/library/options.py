@@ -221,9 +221,13 @@ def _chosen_command(it: Interpreter, state: _State, words: list[str]) -> str:
 def _parse_args(it: Interpreter, parser: Instance, args: list[Value], keywords: Keywords) -> Value:
     own = it.get_attribute(parser, "parse_known_args")
     result = it.call(own, args, keywords)
-    if isinstance(result, tuple) and len(cast("tuple[Value, ...]", result)) == 2:
-        return cast("tuple[Value, ...]", result)[0]
-    return result
+    if not isinstance(result, tuple) or len(cast("tuple[Value, ...]", result)) != 2:
+        return result
+    values, rest = cast("tuple[Value, Value]", result)
+    for word in cast("list[Value]", rest) if isinstance(rest, list) else ():
+        if isinstance(word, str) and _is_flag(word):
+            it.assume(f"no option {word.partition('=')[0]} was found in the script: it changes nothing")
+    return values
 
 
 def _parse_known_args(it: Interpreter, parser: Instance, args: list[Value], keywords: Keywords) -> Value:
