@@ -617,10 +617,11 @@ def _was_left_out(trace: Trace, optimizer: OptimizerBuilt, switch: RequiresGrad)
     if any(owned is None for owned in trace.owns.values()):
         return False
     owned = frozenset[int]().union(*(one for one in trace.owns.values() if one is not None))
-    around = {oid for root in owned for oid in trace.lineage(root)}
+    around = {oid for root in optimizer.owns or () for oid in trace.lineage(root)}
     for root in switch.roots:
         lineage = trace.lineage(root)
-        is_beside = not owned & set(lineage) and root not in around and bool(around & set(lineage))
+        has_parts = any(root in trace.lineage(one) for one in owned)
+        is_beside = not owned & set(lineage) and not has_parts and bool(around & set(lineage))
         if not is_beside or not trace.is_trained_after(switch.order, lineage):
             return False
     return bool(switch.roots)

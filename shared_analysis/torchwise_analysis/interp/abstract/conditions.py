@@ -129,7 +129,7 @@ def guarded(
 
 
 def _is_once(node: nd.Expr) -> bool:
-    """Is a test of a counter that holds once in a period, as `i % k == 0`, unlike `i % k` and `i % k != 0`?"""
+    """Does a test of a counter hold once in a period, as `i % k == 0` does, unlike `i % k`?"""
     if isinstance(node, nd.Compare):
         return node.ops[0] not in ("!=", "<", "<=")
     return not isinstance(node, nd.Binary)

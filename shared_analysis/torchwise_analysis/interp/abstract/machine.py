@@ -1200,6 +1200,9 @@ class Machine:
         if kind is va.Kind.INSTANCE:
             for tensor in self._attribute_tensors(obj, depth):
                 self.escape(tensor, node, callee, pure, depth + 1)
+            for optimizer in self.optimizers if not pure else ():  # as a callback that gets the trainer
+                if self.attribute(obj, optimizer.name) is optimizer:
+                    self.state.set(("grad", optimizer.id), va.CLEAN)
         if kind in (va.Kind.MODULE, va.Kind.OPAQUE, va.Kind.INSTANCE):
             if ("mode", obj.id) in self.state.facts or any(
                 ("mode", part) in self.state.facts for part in self.parts_of(obj.id)
