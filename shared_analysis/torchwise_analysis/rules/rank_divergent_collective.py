@@ -237,6 +237,7 @@ def _found(trace: Trace) -> Iterator[Hit]:
         for event, tests in found
         if tests
         and _is_known(event)
+        and not _may_not_wait(trace, event)
         and _is_for_all(event)
         and not any(_pairs(event, tests, other, theirs) for other, theirs in found)
     ]
@@ -263,6 +264,18 @@ def _endless(event: Collective, tests: tuple[Guard, ...]) -> set[Place]:
     """The endless loops around an event that only some ranks come to."""
     inside = event.loops[min(test.loops for test in tests) :]
     return {turn.loop.place for turn in inside if turn.loop.kind is LoopKind.UNBOUNDED}
+
+
+# Older ones save on rank 0 and go on. [lightning `Trainer.save_checkpoint`: a barrier behind it]
+_WAITS_SINCE = (2, 0)
+
+
+def _may_not_wait(trace: Trace, event: Collective) -> bool:
+    """Does the project allow for a release of Lightning in which saving is no collective?"""
+    if event.name != "lightning.Trainer.save_checkpoint":
+        return False
+    known = trace.releases("pytorch-lightning") or trace.releases("lightning")
+    return known is not None and known.may_be_before(_WAITS_SINCE)
 
 
 def _left(trace: Trace) -> Iterator[Hit]:

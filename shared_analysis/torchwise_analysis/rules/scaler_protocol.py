@@ -326,7 +326,8 @@ def _scale_changed(trace: Trace) -> Iterator[Hit]:
         if change is None or not isinstance(event, Step) or event.via != "scaler":
             continue
         is_scaled = bool(event.before) and all(atom.sites and atom.scaled for atom in event.before)
-        if is_scaled and event.scaler is change.scaler and change.loops == event.loops:
+        is_beside = [t.loop.place for t in change.loops] == [t.loop.place for t in event.loops]
+        if is_scaled and event.scaler is change.scaler and is_beside:
             yield _too_early(change, event)
 
 

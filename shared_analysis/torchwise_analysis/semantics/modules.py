@@ -365,8 +365,8 @@ def _run(m: Machine, obj: va.Obj, pass_: int, call: Call, top: bool, in_sequence
         return m.sequence(parts, None, va.Kind.TUPLE)
     result = m.attach(pass_, values, call.node)
     # parts that the program put into a model of a library run with it
-    parts = (m.objects.get(part) for part in m.parts.get(obj.id, ()))
-    m.passes[pass_].modules.update(part.id for part in parts if part is not None and part.place is not None)
+    put_in = (m.objects.get(part) for part in m.parts.get(obj.id, ()))
+    m.passes[pass_].modules.update(part.id for part in put_in if part is not None and part.place is not None)
     head = _replaced_head(m, obj)
     if head is None and _ends_in_its_own_head(m, obj):
         return replace(result, activation=va.Activation("linear", obj.place or m.place(call.node)))
@@ -796,8 +796,17 @@ def register(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
     name = text_of(call.get("name", 0)) or "?"
     value = call.get("tensor", 1) or call.get("module") or call.get("param") or va.NONE
     set_part(m, obj, name, value, call.node, "add_module")
+    if call.last in ("add_module", "register_module") and _is_sequential(obj):
+        if m.attribute(obj, name) is None:
+            m.state.set(("c", obj.id), (*m.items(obj), value)[-12:])
+        if m.loops or m.attribute(obj, name) is not None:
+            m.state.set(("open", obj.id), True)
     m.state.set(("a", obj.id, name), value)
     return va.NONE
+
+
+def _is_sequential(obj: va.Obj) -> bool:
+    return obj.type_name.endswith(".Sequential") or (obj.cls is not None and obj.cls.derives("Sequential"))
 
 
 @method(va.Kind.MODULE, "append", "extend", "insert", "update")

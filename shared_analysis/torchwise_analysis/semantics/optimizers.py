@@ -138,7 +138,26 @@ def _what(m: Machine, what: str, call: Call, obj: va.Obj) -> None:
 @method(va.Kind.OPTIMIZER, "zero_grad")
 def zero_grad(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
     _what(m, "zero_grad", call, obj)
-    m.clear(call.node, [obj])
+    m.clear(call.node, [obj, *_inside(m, obj)])
+    return va.NONE
+
+
+def _inside(m: Machine, obj: va.Obj) -> list[va.Obj]:
+    """Optimizers of the same parameters that one of the project holds, such as the base of SAM."""
+    owned = m.owns.get(obj.id)
+    if obj.cls is None or not owned:
+        return []
+    names = cast("tuple[str, ...]", m.state.get(("names", obj.id), ()))
+    held = {one.id for name in names if isinstance(one := m.attribute(obj, name), va.Obj)}
+    return [one for one in m.optimizers if one.id in held and m.owns.get(one.id) == owned]
+
+
+@method(va.Kind.OPTIMIZER, "super().__init__")
+def own_optimizer(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
+    """An optimizer of the project gets its parameters."""
+    roots, _ = parameter_roots(m, call.get("params", 0))
+    if roots:
+        m.owns[obj.id] = roots
     return va.NONE
 
 

@@ -1020,3 +1020,118 @@ class Mine({base}):
 @pytest.mark.parametrize(("kept", "here"), [("loss", "  # here"), ("loss.detach()", ""), ("loss.item()", "")])
 def test_the_loss_of_the_trainer_itself(package: str, base: str, loss: str, kept: str, here: str) -> None:
     check("retained-graph", KEPT.format(package=package, base=base, loss=loss, kept=kept, here=here))
+
+
+# --------------------------------------------------------------------------- objects that step
+
+SCALED = """
+import torch
+from torch import nn
+
+
+class Amp:
+    def __init__(self, optimizer, every):
+        self.optimizer, self.every, self.count = optimizer, every, 0
+        self.scaler = torch.amp.GradScaler("cuda")
+
+    def backward(self, loss):
+        self.scaler.scale(loss / self.every).backward()
+        self.count += 1
+        if self.count % self.every == 0:
+            self.scaler.step(self.optimizer)
+{inside}
+            self.optimizer.zero_grad()
+{outside}
+
+
+def fit(model, loader, every):
+    amp = Amp(torch.optim.SGD(model.parameters(), lr=0.1), every)
+    for x, y in loader:
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = nn.functional.cross_entropy(model(x), y)
+        amp.backward(loss)
+"""
+
+
+@pytest.mark.parametrize("is_early", [True, False])
+def test_an_update_of_the_scale_in_each_turn_of_a_window(is_early: bool) -> None:
+    update = "self.scaler.update()"
+    inside = "" if is_early else f"            {update}"
+    outside = f"        {update}  # here" if is_early else ""
+    check("scaler-protocol", SCALED.format(inside=inside, outside=outside))
+
+
+SHARPNESS = """
+import torch
+from torch import nn
+
+
+class SAM(torch.optim.Optimizer):
+    def __init__(self, params, base, **kwargs):
+        super().__init__(params, kwargs)
+        self.base = base(self.param_groups, **kwargs)
+
+    @torch.no_grad()
+    def first(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.add_(p.grad, alpha=0.05)
+        self.zero_grad()
+
+    @torch.no_grad()
+    def second(self):
+        {before}
+        self.base.step(){here}
+        {after}
+
+
+def fit(model, loader):
+    optimizer = SAM(model.parameters(), torch.optim.SGD, lr=0.1)
+    for x, y in loader:
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.first()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.second()
+"""
+
+
+@pytest.mark.parametrize("rule", ["grads-cleared-before-step", "missing-zero-grad"])
+@pytest.mark.parametrize("is_early", [True, False])
+def test_an_optimizer_inside_of_an_optimizer(rule: str, is_early: bool) -> None:
+    text = SHARPNESS.replace("{before}", "self.zero_grad(){here}" if is_early else "pass")
+    text = text.replace("self.base.step(){here}", "self.base.step()")
+    text = text.replace("{after}", "pass" if is_early else "self.zero_grad()")
+    is_found = is_early and rule == "grads-cleared-before-step"
+    check(rule, text.replace("{here}", "  # here" if is_found else ""))
+
+
+HEADED = """
+import torch
+from peft import LoraConfig, inject_adapter_in_model
+from transformers import AutoModelForSequenceClassification
+
+
+def adapt(model):
+    {adapt}
+    model.classifier = torch.nn.Linear(768, 3){here}
+    return model
+
+
+def fit(loader):
+    model = AutoModelForSequenceClassification.from_pretrained("bert-base-uncased")
+    {first}
+    {then}
+    for batch in loader:
+        optimizer.zero_grad()
+        model(**batch).loss.backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("adapt", ["pass", "model = inject_adapter_in_model(LoraConfig(r=8), model)"])
+@pytest.mark.parametrize("is_late", [True, False])
+def test_a_head_of_a_library_model(adapt: str, is_late: bool) -> None:
+    built, adapted = "optimizer = torch.optim.AdamW(model.parameters())", "model = adapt(model)"
+    first, then = (built, adapted) if is_late else (adapted, built)
+    here = "  # here" if is_late else ""
+    check("optimizer-misses-parameters", HEADED.format(adapt=adapt, first=first, then=then, here=here))
