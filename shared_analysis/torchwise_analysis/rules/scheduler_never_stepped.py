@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from torchwise_analysis.findings import Confidence, Evidence, Fix, Safety, Severity
 from torchwise_analysis.fixes import SourceFile
 from torchwise_analysis.interp.abstract.events import (
+    ApiCall,
     Configured,
     Prepared,
     Returned,
@@ -69,7 +70,8 @@ RULE = Rule(
     wrong=Example("Made, and forgotten", WRONG),
     right=Example("Stepped once in each epoch", RIGHT),
     silent=(
-        "it is returned, kept on an object, given to another function, a framework or another scheduler",
+        "it is returned, given to another function, a framework or another scheduler",
+        "it is kept on an object, unless that is made in view, never given on, and all that it does is seen",
         "`configure_optimizers`, `prepare`, an engine or a Trainer has it",
         "its optimizer is not stepped here either",
         "several schedulers are made for a choice that cannot be followed",
@@ -271,8 +273,25 @@ def _given_away(trace: Trace) -> set[int]:
             out |= _schedulers(trace, argument)
     for key, fact in trace.facts.items():
         if key[0] == "a" and key[2] != CONFIGURED and isinstance(fact, Value):
-            out |= _schedulers(trace, fact)
+            out |= set() if _is_all_seen(trace, key[1]) else _schedulers(trace, fact)
     return out
+
+
+def _is_all_seen(trace: Trace, holder: object) -> bool:
+    """Was the object that holds it made in view, of a class without a framework, and never given on?
+
+    Then what its methods do not do with the scheduler, nobody does, when every call was followed.
+    """
+    obj = trace.objects.get(holder) if isinstance(holder, int) else None
+    if obj is None or obj.kind is not Kind.INSTANCE or obj.cls is None or obj.id in trace.escaped:
+        return False
+    if obj.cls.open_bases or any(one.library_bases for one in obj.cls.mro):
+        return False
+    silence = trace.silence
+    if silence.skipped or silence.cut or silence.lost or silence.dead_paths or silence.unknown_calls:
+        return False
+    given = (argument for call in trace.of(ApiCall) for argument in call.arguments)
+    return not any(trace.holds(argument, obj.id) for argument in given)
 
 
 def _schedulers(trace: Trace, value: Value, depth: int = 0) -> set[int]:

@@ -941,3 +941,103 @@ def main(data, model: nn.Module):
 def test_meters_are_synchronised_where_there_are_ranks(test: str, tmp_path: Path) -> None:
     correct = SYNCED.format(test=test, call="for meter in meters.values():\n        meter.synchronize()")
     check(tmp_path, "metric-on-local-shard", SYNCED.format(test=test, call="pass"), correct)
+
+
+# --------------------------------------------------------------------------- schedulers in attributes
+
+HELD = """
+import torch
+import callbacks
+from torch import nn
+
+
+class Run:
+    def __init__(self, net, epochwise=True):
+        self.net = net
+        self.opt = torch.optim.SGD(net.parameters(), lr=0.1)
+        self.schedule = torch.optim.lr_scheduler.ExponentialLR(self.opt, 0.98)
+        self.epochwise, self.moved = epochwise, False
+
+    def turn(self, loader):
+        for x, y in loader:
+            self.opt.zero_grad()
+            nn.functional.cross_entropy(self.net(x), y).backward()
+            self.opt.step()
+            {inside}
+
+    def fit(self, loader):
+        for epoch in range(30):
+            self.turn(loader)
+            {behind}
+
+
+run = Run(nn.Linear(8, 2))
+data = torch.utils.data.TensorDataset(torch.rand(640, 8), torch.randint(0, 2, (640,)))
+run.fit(torch.utils.data.DataLoader(data, 32, shuffle=True))
+{after}
+"""
+
+
+@pytest.mark.parametrize(
+    ("inside", "behind"),
+    [
+        ("pass", "pass"),
+        ("pass", "if self.epochwise and self.moved:\n                self.schedule.step()"),
+        ("self.lr = self.schedule.get_last_lr()[0]", "print(epoch, self.lr)"),
+    ],
+)
+def test_a_scheduler_in_an_attribute_is_never_stepped(inside: str, behind: str, tmp_path: Path) -> None:
+    check(
+        tmp_path,
+        "scheduler-never-stepped",
+        HELD.format(inside=inside, behind=behind, after=""),
+        HELD.format(inside=inside, behind="self.schedule.step()", after=""),
+    )
+
+
+@pytest.mark.parametrize(
+    ("behind", "after"),
+    [
+        ("callbacks.after(self)", ""),
+        ("pass", "for _ in range(3):\n    run.fit([])\n    run.schedule.step()"),
+        ("pass", "callbacks.register(run)"),
+        ("callbacks.move(self.schedule)", ""),
+    ],
+)
+def test_a_scheduler_in_an_attribute_that_others_may_step(behind: str, after: str, tmp_path: Path) -> None:
+    text = HELD.format(inside="pass", behind=behind, after=after)
+    assert "scheduler-never-stepped" not in shown(tmp_path, text)
+
+
+# --------------------------------------------------------------------------- layers added by name
+
+ADDED = """
+import torch
+from torch import nn
+
+
+def build(depth=2):
+    net = nn.Sequential()
+    {body}
+    return net
+
+
+net = build()
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+for _ in range(900):
+    x, y = torch.rand(16, 8), torch.randint(0, 4, (16,))
+    loss = nn.functional.cross_entropy(net(x), y)
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+"""
+LAYERS = 'net.add_module("a", nn.Linear(8, 8))\n    net.add_module("b", nn.ReLU())\n    '
+LOOPED = 'for i in range(depth):\n        net.add_module(f"l{i}", nn.Linear(8, 8))\n    '
+
+
+@pytest.mark.parametrize("first", [LAYERS, LOOPED])
+@pytest.mark.parametrize("how", ["add_module", "register_module"])
+def test_the_last_layer_is_added_by_its_name(first: str, how: str, tmp_path: Path) -> None:
+    head = f'{first}net.{how}("head", nn.Linear(8, 4))'
+    faulty = ADDED.format(body=f'{head}\n    net.{how}("out", nn.Softmax(dim=1))')
+    check(tmp_path, "double-softmax", faulty, ADDED.format(body=head))
