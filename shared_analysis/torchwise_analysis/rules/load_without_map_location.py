@@ -8,7 +8,7 @@ from torchwise_analysis.findings import Confidence, Edit, Evidence, Fix, Place, 
 from torchwise_analysis.fixes import SourceFile, expression_at, insert_at
 from torchwise_analysis.interp.abstract.events import Event, Guard, Loaded, Saved, WeightsLoaded
 from torchwise_analysis.interp.abstract.trace import Trace
-from torchwise_analysis.interp.abstract.values import Const, Unknown, alternatives
+from torchwise_analysis.interp.abstract.values import Const, Obj, Unknown, alternatives
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
 from torchwise_analysis.rules._processes import can_meet, said_of_ranks, several_processes
 from torchwise_analysis.rules._reading import distinct, doubt
@@ -70,6 +70,7 @@ RULE = Rule(
         "data sets and other files whose content goes into no `load_state_dict`",
         "safetensors and sharded checkpoints, which are read to the CPU",
         "a file of a fixed name that the script does not write: released weights, from whichever device",
+        "a file that each rank has for itself: it came from the device of that rank",
     ),
     grading=(
         "A warning, and likely: which device the file was saved from is not seen."
@@ -188,6 +189,8 @@ def _found(trace: Trace) -> Iterator[Hit]:
             continue
         if any(_chooses_ranks(guard) for guard in load.scene.guards) or _is_released(trace, load):
             continue
+        if _is_of_this_rank(load):
+            continue
         filled = filled_by.get(f"loaded#{load.order}")
         group = next((pair for pair in several if _is_beside(pair[0], load)), None)
         if filled is not None and group is not None:
@@ -201,6 +204,17 @@ def _is_released(trace: Trace, load: Loaded) -> bool:
         return False
     saved = (one.path_value for one in trace.of(Saved))
     return not any(isinstance(one, Const) and one.value == path.value for one in saved)
+
+
+def _is_of_this_rank(load: Loaded) -> bool:
+    """Has each rank a file of its own, which came from the device of that rank?"""
+    path = load.arguments.get("f", 0)
+    members = alternatives(path) if path is not None else ()
+    return any(
+        (isinstance(one, Unknown) and "this rank" in one.taint)
+        or (isinstance(one, Obj) and "rank" in one.traits)
+        for one in members
+    )
 
 
 def _chooses_ranks(guard: Guard) -> bool:

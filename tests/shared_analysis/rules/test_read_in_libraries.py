@@ -928,3 +928,37 @@ def test_a_model_runs_its_parts_while_it_is_built(rule: str) -> None:
                 optimizer.step()
         """,
     )
+
+
+# --------------------------------------------------------------------------- files of ranks
+
+
+@pytest.mark.parametrize(
+    ("path", "is_own"),
+    [
+        ('os.path.join(folder, f"model_rank{rank}.bin")', True),
+        ('"{}/model_{}.bin".format(folder, rank)', True),
+        ('f"{folder}/{dist.get_rank()}.bin"', True),
+        ('os.path.join(folder, f"model_{dist.get_world_size()}.bin")', False),
+        ('os.path.join(folder, "model.bin")', False),
+    ],
+)
+def test_a_file_of_each_rank_comes_from_its_device(path: str, is_own: bool) -> None:
+    check(
+        "load-without-map-location",
+        f"""
+        import os
+
+        import torch
+        import torch.distributed as dist
+        from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+        def main(model, folder):
+            dist.init_process_group("nccl")
+            rank = dist.get_rank()
+            model = DDP(model)
+            state = torch.load({path}, weights_only=True){"" if is_own else "  # here"}
+            model.load_state_dict(state)
+        """,
+    )
