@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from torchwise_analysis.findings import Confidence, Evidence, Fix, Safety, Severity
+from torchwise_analysis.findings import Confidence, Evidence, Fix, Place, Safety, Severity
 from torchwise_analysis.fixes import SourceFile
 from torchwise_analysis.interp.abstract.events import (
     ApiCall,
     Collective,
+    Entry,
+    Event,
     HostSync,
     LoaderBuilt,
     Prepared,
@@ -378,7 +380,14 @@ def _found(trace: Trace) -> Iterator[Hit]:
     chosen = {guard.place: saved for saved in trace.of(Saved) for guard in saved.scene.guards}
     spoken: set[int] = set()
     evaluated = _evaluated(trace)
-    reports = [event for event in trace.of(Reported) if not event.ranked and event.scene.entry not in vague]
+    skipped = _skipped_reductions(trace)
+    reports = [
+        event
+        for event in trace.of(Reported)
+        if not event.ranked
+        and event.scene.entry not in vague
+        and not any(tests - _tests(event) for tests in skipped.get(event.scene.entry, ()))
+    ]
     # what decides comes first: a number is often printed too
     for event in sorted(reports, key=lambda event: (event.place not in chosen, event.order)):
         saved = chosen.get(event.place)
@@ -389,6 +398,20 @@ def _found(trace: Trace) -> Iterator[Hit]:
             if loader is not None and oid in evaluated:
                 spoken.add(oid)
                 yield _hit(trace, event, loader, saved)
+
+
+def _skipped_reductions(trace: Trace) -> dict[Entry, list[frozenset[Place]]]:
+    """By entry: the tests around reductions. Where a test is false, most likely there are no other ranks, and
+    what is reported behind both branches is the number of one of them."""
+    found: dict[Entry, list[frozenset[Place]]] = {}
+    for event in trace.of(Collective):
+        if _reduces(event) and _tests(event):
+            found.setdefault(event.scene.entry, []).append(_tests(event))
+    return found
+
+
+def _tests(event: Event) -> frozenset[Place]:
+    return frozenset(g.place for g in event.scene.guards if g.kind in ("flag", "value", "rank"))
 
 
 def _reduces(event: Collective) -> bool:

@@ -259,26 +259,6 @@ def library_dataset(m: Machine, call: Call) -> va.Value:
     return m.make(va.Kind.DATASET, call.node, call.name, arguments=call.arguments, traits=frozenset(traits))
 
 
-def shape_of(m: Machine, part: va.Obj) -> tuple[int | str | None, ...] | None:
-    """The shape of one of the tensors of a batch, where the data set was made of tensors in view."""
-    batch = m.objects.get(m.parents.get(part.id, 0))
-    if batch is None or not part.name[1:-1].isdigit():
-        return None
-    loader = m.objects.get(m.parents.get(batch.id, 0))
-    if loader is None or loader.kind is not va.Kind.LOADER or batch.name != "[]":
-        return None
-    if loader.arguments.get("collate_fn", 6) is not None or loader.arguments.get("batch_size", 1) is None:
-        return None
-    held = first_known(loader.arguments.get("dataset", 0))
-    while isinstance(held, va.Obj) and held.type_name.endswith((".random_split", ".Subset")):
-        held = first_known(held.arguments.get("dataset", 0))
-    if not isinstance(held, va.Obj) or not held.type_name.endswith(".TensorDataset"):
-        return None
-    given, index = held.arguments.positional, int(part.name[1:-1])
-    whole = first_known(given[index]) if index < len(given) and not held.arguments.open else None
-    return ("batch", *whole.shape[1:]) if isinstance(whole, va.Tensor) and whole.shape else None
-
-
 @method(va.Kind.DATASET, "shard", "split_dataset_by_node")
 def shard(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
     return m.make(

@@ -24,6 +24,7 @@ from torchwise_analysis.semantics import (
     modules,
     optimizers,
     records,
+    samples,
     tables,
     tensors,
 )
@@ -654,7 +655,7 @@ def _third_party(m: Machine, call: Call, root: str) -> va.Value:
         if root == "numpy" and found:
             for tensor in found:
                 tensors.host_read(m, tensor, call.node, "numpy")
-        table = tables.converted(call) if root == "numpy" else None
+        table = (tables.converted(call) or tables.made(m, call)) if root == "numpy" else None
         if table is not None:
             return table
         if call.name.endswith("parse_args") or last in (
@@ -900,7 +901,7 @@ def _device_of(call: Call) -> str | None:
 
 def _data_method(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
     name = call.name
-    shape = data.shape_of(m, obj) if name in _RESHAPING else None
+    shape = samples.of_batch(m, obj) if name in _RESHAPING else None
     if shape is not None:
         rows = va.Tensor(obj.evidence, sources=m.sources_of((obj,)), shape=shape)
         return tensors.call_method(m, rows, call)

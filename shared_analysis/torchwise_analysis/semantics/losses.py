@@ -7,7 +7,7 @@ from typing import cast
 from torchwise_analysis.interp.abstract import events as ev
 from torchwise_analysis.interp.abstract import values as va
 from torchwise_analysis.interp.abstract.machine import Machine, first_known
-from torchwise_analysis.semantics import data, tensors
+from torchwise_analysis.semantics import samples, tensors
 from torchwise_analysis.semantics.registry import FUNCTIONS, Call, method, text_of
 
 # Class name -> functional name. [torch.nn: each class calls the functional of that name.]
@@ -138,7 +138,7 @@ def _of_all_ranks(arguments: va.Arguments, found: list[va.Tensor]) -> frozenset[
 def _rows(m: Machine, target: va.Value | None) -> list[va.Tensor]:
     """A part of a batch as a tensor, where its shape is known."""
     known = first_known(target)
-    shape = data.shape_of(m, known) if isinstance(known, va.Obj) and known.kind is va.Kind.OPAQUE else None
+    shape = samples.of_batch(m, known) if isinstance(known, va.Obj) and known.kind is va.Kind.OPAQUE else None
     if shape is None:
         return []
     return [va.Tensor(known.evidence, sources=m.sources_of((known,)), shape=shape)]
