@@ -13,6 +13,7 @@ from torchwise_analysis.interp.abstract.limits import DeadPathError, OutOfFuelEr
 from torchwise_analysis.interp.abstract.loops import Caller
 from torchwise_analysis.interp.abstract.machine import NOT_RECORDING, Machine, first_known
 from torchwise_analysis.interp.abstract.state import Facts
+from torchwise_analysis.interp.abstract.static import walk
 from torchwise_analysis.interp.core.binding import bind
 from torchwise_analysis.quick import replace
 from torchwise_analysis.source import nodes as nd
@@ -542,11 +543,39 @@ def _given_up(m: Machine, function: va.Function, arguments: va.Arguments, node: 
     m.count("cut")
     if m.forward is not None:  # a layer like any other
         return _not_run(m, arguments, m.forward[1])
+    kept = _only_saved(function, arguments)
     for value in arguments:
-        m.escape(value, node, function.name)
+        if not any(value is one for one in kept):
+            m.escape(value, node, function.name)
     if function.self is not None:
         m.escape(function.self, node, function.name)
     return _not_run(m, arguments) if m.all_tensors(arguments) else va.UNKNOWN
+
+
+_SAVING = frozenset(["state_dict", "param_groups", "defaults"])
+
+
+def _only_saved(function: va.Function, arguments: va.Arguments) -> list[va.Value]:
+    """Optimizers among the arguments of which the function only reads the state: it steps none of them."""
+    node = function.node
+    if isinstance(node, nd.Lambda) or arguments.open:
+        return []
+    given = arguments.positional if function.self is None else (function.self, *arguments.positional)
+    bound_ = bind(node.params, given, dict(arguments.keywords)).values
+    optimizers = {
+        name: value
+        for name, value in bound_.items()
+        if isinstance(value, va.Obj) and value.kind is va.Kind.OPTIMIZER
+    }
+    if not optimizers:
+        return []
+    seen = [inner for statement in node.body for inner in walk(statement)]
+    harmless = {id(one.value) for one in seen if isinstance(one, nd.Attribute) and one.attr in _SAVING}
+    for one in seen:
+        if isinstance(one, nd.Call) and isinstance(one.func, nd.Name) and one.func.id == "isinstance":
+            harmless.update(id(argument) for argument in one.args)
+    other = {one.id for one in seen if isinstance(one, nd.Name) and id(one) not in harmless}
+    return [value for name, value in optimizers.items() if name not in other]
 
 
 def _generator(m: Machine, function: va.Function, arguments: va.Arguments, node: nd.Node | None) -> va.Value:
