@@ -705,7 +705,7 @@ def test_a_callback_that_runs_over_a_loader(
     check("eval-in-train-mode", text)
 
 
-# --------------------------------------------------------------------------- hooks of a class that another fills in
+# --------------------------------------------------------------------------- hooks that a class fills in
 
 FILLED = """
 import pytorch_lightning as pl
@@ -746,7 +746,7 @@ def test_a_hook_that_a_subclass_fills_in(kept: str, here: str) -> None:
     check("retained-graph", FILLED.format(kept=kept, here=here))
 
 
-# --------------------------------------------------------------------------- windows of engines and of Accelerate
+# --------------------------------------------------------------------------- windows of engines
 
 DEEP = """
 import deepspeed
@@ -897,3 +897,44 @@ def main(train, held):
 )
 def test_a_loss_of_gathered_scores(gather: str, here: str) -> None:
     check("metric-on-local-shard", GATHERED.format(gather=gather, here=here))
+
+
+# --------------------------------------------------------------------------- dictionaries that are kept
+
+OUTPUTS = """
+import torch
+from torch import nn
+
+model = nn.Linear(8, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def compute(x, y):
+    scores = model(x)
+    return {{"loss": nn.functional.cross_entropy(scores, y), "scores": scores}}
+
+
+def train(loader):
+    history = []
+    for x, y in loader:
+        out = compute(x, y)
+        history.append({kept}){here}
+        optimizer.zero_grad()
+        {loss}.backward()
+        optimizer.step()
+        {end}
+    return history
+"""
+
+
+@pytest.mark.parametrize(
+    ("kept", "loss", "end", "here"),
+    [
+        ("out", 'out["loss"]', "pass", "  # here"),
+        ("{k: v.detach() for k, v in out.items()}", 'out["loss"]', "pass", ""),
+        ("out", 'history[-1]["loss"]', "history.clear()", ""),
+        ("out", 'sum(one["loss"] for one in history)', "history.clear()", ""),
+    ],
+)
+def test_a_dictionary_that_is_kept(kept: str, loss: str, end: str, here: str) -> None:
+    check("retained-graph", OUTPUTS.format(kept=kept, loss=loss, end=end, here=here))

@@ -1280,7 +1280,17 @@ class Machine:
             reduction=tensors[0].reduction,
             graph_places=self.graph_places(value, value_node) if value_node is not None else (),
         )
+        if how == "append" and isinstance(value, va.Obj) and value.kind is va.Kind.DICT:
+            value = self._as_kept(value)
         return self.map_tensors(value, lambda t: replace(t, tokens=t.tokens | {token}) if t.passes else t)
+
+    def _as_kept(self, value: va.Obj) -> va.Obj:
+        """A dictionary as a container keeps it: whoever made it and goes on with what is in it does not take
+        that out of the container."""
+        kept = replace(value, id=self.fresh_id())
+        self.objects[kept.id] = kept
+        self.state.set(("d", kept.id), self.entries(value))
+        return kept
 
     def graph_places(self, value: va.Value, node: nd.Node) -> tuple[Place, ...]:
         """Where the tensors with a graph are written: elements of a literal, else the whole expression."""
