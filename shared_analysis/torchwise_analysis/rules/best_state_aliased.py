@@ -417,6 +417,8 @@ def _loads_over(trace: Trace, keep: StateDictKept, use: StateDictUsed) -> Iterat
         is_own = isinstance(one.value, StateDict) and one.value.owner.id == owner
         if one.target.id != owner or is_own or not keep.order < one.order < use.order:
             continue
+        if one.place == use.place:
+            continue  # the same load, of what one of several paths made
         if can_meet(keep, one) and can_meet(one, use) and keep.loops == one.loops == use.loops:
             yield one
 

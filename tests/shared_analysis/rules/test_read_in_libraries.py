@@ -962,3 +962,32 @@ def test_a_file_of_each_rank_comes_from_its_device(path: str, is_own: bool) -> N
             model.load_state_dict(state)
         """,
     )
+
+
+def test_weights_that_are_filled_and_loaded_are_not_set_aside() -> None:
+    check(
+        "best-state-aliased",
+        """
+        import torch
+        from torch import nn
+
+
+        def load_ignore_keys(model: nn.Module, weights):
+            state = model.state_dict()
+            for own, other in zip(state.keys(), weights.keys()):
+                state[own].data = weights[other].data.clone()
+            return model.load_state_dict(state)
+
+
+        class Learner:
+            def __init__(self, model: nn.Module):
+                self.model = model
+
+            def load_encoder(self, path):
+                return load_ignore_keys(self.model, torch.load(path, map_location="cpu"))
+
+            def load_pretrained(self, paths):
+                for path in paths:
+                    self.load_encoder(path)
+        """,
+    )

@@ -421,7 +421,7 @@ def call_function(
         if function.node.scope.is_generator:
             return _generator(m, function, arguments, node)
     _note_override(m, function)
-    if _is_recursion(m, key, arguments) or len(m.frames) > m.limits.depth:
+    if _is_recursion(m, function, arguments) or len(m.frames) > m.limits.depth:
         m.count("cut")
         _set_unseen(m, function, arguments)
         return _not_run(m, arguments) if m.all_tensors(arguments) else va.UNKNOWN
@@ -456,16 +456,21 @@ def _note_override(m: Machine, function: va.Function) -> None:
         m.escaped.update(held)
 
 
-_DESCENTS = 3
+_DESCENTS, _SHORT_HELPER = 3, 120
 _DESCENDED = (va.Tensor, va.Kind.LIST, va.Kind.TUPLE, va.Kind.DICT)
 
 
-def _is_recursion(m: Machine, key: tuple[str, int, int, str], arguments: va.Arguments) -> bool:
-    """Does a running function call itself on the like of what it was given? It may go down from a container
-    to what is in it, which ends."""
+def _is_recursion(m: Machine, function: va.Function, arguments: va.Arguments) -> bool:
+    """Does a running function call itself on the like of what it was given? A short one may go down from a
+    container to what is in it, which ends."""
+    key, node = function.key, function.node
     running = [frame.given for frame in m.frames if frame.key == key]
     if not running:
         return False
+    if not isinstance(node, nd.FunctionDef) or node.name.startswith("__"):
+        return True
+    if m.body_facts(node.body).size > _SHORT_HELPER:
+        return True
     asked = _kinds(arguments)
     is_known = any(kind in _DESCENDED for kinds in asked for kind in kinds)
     return not is_known or len(running) >= _DESCENTS or any(_kinds(given) == asked for given in running)
