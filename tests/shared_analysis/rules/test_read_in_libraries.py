@@ -644,7 +644,8 @@ def test_a_part_may_keep_what_it_is_a_part_of() -> None:
                 super().__init__()
                 self.backbone = backbone
                 self.rotations = nn.ParameterList([nn.Parameter(torch.eye(size)) for _ in heads])
-                self.heads = nn.ModuleList([nn.Sequential(Rotate(self, i), head) for i, head in enumerate(heads)])
+                rotated = [nn.Sequential(Rotate(self, i), head) for i, head in enumerate(heads)]
+                self.heads = nn.ModuleList(rotated)
 
             def forward(self, x):
                 return [head(self.backbone(x)) for head in self.heads]
@@ -691,20 +692,20 @@ def test_transforms_have_no_parameters(given: str) -> None:
 
 @pytest.mark.parametrize("collected", ["self.collect()", "[self.masks[key] for key in keys]"])
 def test_parameters_of_a_dict_may_be_trained_by_a_list_of_them(collected: str) -> None:
-    text = f"""
+    text = """
         import torch
         from torch import nn
 
 
         class Explainer(nn.Module):
             def forward(self, model, features, keys):
-                self.masks = {{}}HERE
+                self.masks = {}HERE
                 for key, x in features.items():
                     self.masks[key] = nn.Parameter(torch.randn(len(x)))
                 optimizer = torch.optim.Adam(PARAMETERS, lr=0.1)
                 for _ in range(100):
                     optimizer.zero_grad()
-                    model({{k: x * self.masks[k] for k, x in features.items()}}).sum().backward()
+                    model({k: x * self.masks[k] for k, x in features.items()}).sum().backward()
                     optimizer.step()
 
             def collect(self):
