@@ -30,6 +30,9 @@ def not_reached(module: Module, ended: Origin | None) -> Unanswered:
     found = entries.trainers(module)
     if ended is not None:
         return Unanswered(ended, "the script ends here before any loop trains or runs a model")
+    if not found and module.problems:
+        said = "nothing in what could be parsed of this file trains or runs a model"
+        return Unanswered(Origin(module.path, 1), said)
     if not found:
         return Unanswered(
             Origin(module.path, 1), "nothing in this file trains or runs a model; open the script that does"
