@@ -326,5 +326,6 @@ def forget(m: Machine, one: va.Value) -> None:
             for name in cast("tuple[str, ...]", m.state.get(("names", part.id), ())):
                 if m.tensors(m.attribute(part, name)):
                     m.state.drop(("a", part.id, name))
-            if m.entries(part):
-                m.state.drop(("d", part.id))
+            for inner in m.descendants(part.id):  # `batch.x_dict` is another one, too
+                if ("d", inner) in m.state.facts:
+                    m.state.drop(("d", inner))
