@@ -154,7 +154,7 @@ def load_settings(path: Path) -> LoadedSettings | None:
     if len(data) > _MAX_BYTES:
         return _unreadable(path, f"is larger than {_MAX_BYTES >> 20} MiB")
     try:
-        text = data.decode("utf-8")
+        text = data.decode("utf-8-sig")  # some editors of Windows put a byte order mark first
     except UnicodeDecodeError as error:
         return _unreadable(path, f"cannot be read: {error}") if b"torchwise" in data else None
     if "torchwise" not in text:  # not ours; saves parsing, and a fault in it is not ours to report

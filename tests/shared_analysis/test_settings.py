@@ -129,6 +129,13 @@ def test_a_broken_file_is_a_problem(tmp_path: Path, content: bytes, message: str
     assert message in loaded.problems[0].message
 
 
+def test_a_byte_order_mark_is_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_bytes(b'\xef\xbb\xbf[tool.torchwise]\nselect = ["TW1"]\n')
+    loaded = load_settings(tmp_path / "pyproject.toml")
+    assert loaded is not None
+    assert (loaded.settings.select, loaded.problems) == (("TW1",), ())
+
+
 def test_a_broken_file_of_others_is_not_ours(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_bytes(b"[tool.black\n")
     assert load_settings(tmp_path / "pyproject.toml") is None
