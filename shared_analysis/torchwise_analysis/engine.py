@@ -197,12 +197,16 @@ class Engine:
         from torchwise_analysis.interp import abstract
         from torchwise_analysis.semantics import speaking
 
-        if plugins().rules or document.module.problems or _IS_ADDRESSED.search(document.text):
+        try:
+            if plugins().rules or document.module.problems or _IS_ADDRESSED.search(document.text):
+                return False
+            with collector_paused():
+                static = abstract.static_facts(self.project)
+                most, all_grades = abstract.DEFAULT_LIMITS.mentions, self._shows_grade(Confidence.POSSIBLE)
+                return speaking.is_silent(document.module, self.project, static, most, all_grades)
+        except Exception:  # the border: the analysis tells what is wrong with the file
+            logger.exception("asking what %s speaks of failed", document.path)
             return False
-        with collector_paused():
-            static = abstract.static_facts(self.project)
-            most, all_grades = abstract.DEFAULT_LIMITS.mentions, self._shows_grade(Confidence.POSSIBLE)
-            return speaking.is_silent(document.module, self.project, static, most, all_grades)
 
     def check(self, document: Analysable, stop: Stop = never) -> CheckReport:
         """All findings with fixes that were verified by analysing the fixed text again.

@@ -171,3 +171,11 @@ def test_what_is_only_possible_counts_where_it_is_shown(tmp_path: Path) -> None:
 def test_a_file_that_speaks_to_torchwise_or_does_not_parse_is_never_silent(tmp_path: Path) -> None:
     assert not is_silent(tmp_path, {"main.py": "x = 1  # torchwise: ignore\n"})
     assert not is_silent(tmp_path, {"main.py": "x = (\n"})
+
+
+def test_a_fault_of_ours_makes_nothing_silent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: object) -> None:
+        raise RecursionError
+
+    monkeypatch.setattr("torchwise_analysis.semantics.speaking.words_of", fail)
+    assert not is_silent(tmp_path, {"main.py": "import torch\n"})
