@@ -1041,34 +1041,3 @@ def test_the_last_layer_is_added_by_its_name(first: str, how: str, tmp_path: Pat
     head = f'{first}net.{how}("head", nn.Linear(8, 4))'
     faulty = ADDED.format(body=f'{head}\n    net.{how}("out", nn.Softmax(dim=1))')
     check(tmp_path, "double-softmax", faulty, ADDED.format(body=head))
-
-
-# --------------------------------------------------------------------------- what a batch holds is new with it
-
-
-def test_a_dictionary_of_a_batch_keeps_nothing(tmp_path: Path) -> None:
-    text = """
-        import torch
-        from torch import nn
-
-
-        class Net(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 4)
-
-            def forward(self, tables):
-                tables["item"] = self.first(tables["item"])
-                return self.second(tables["item"])
-
-
-        def main(loader):
-            net = Net()
-            opt = torch.optim.Adam(net.parameters())
-            for batch in loader:
-                loss = nn.functional.cross_entropy(net(batch.x_dict), batch.y)
-                opt.zero_grad()
-                loss.backward()
-                opt.step()
-    """
-    assert shown(tmp_path, dedent(text)) == set()

@@ -62,3 +62,40 @@ def test_the_loss_is_a_tensor(indices: str, part: str, batch: str) -> None:
     assert not trace.silence.failed
     assert [b.loss is not None and b.loss.reduction for b in trace.backwards] == ["mean"] * 2
     assert [store.name for store in trace.of(Store)] == ["running"]
+
+
+TABLES = """
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 4)
+
+    def forward(self, tables):
+        tables["item"] = self.first(tables["item"])
+        return self.second(tables["item"])
+
+
+def main(loader):
+    net = Net()
+    opt = torch.optim.Adam(net.parameters())
+    {made}
+    for batch in loader:
+        loss = nn.functional.cross_entropy(net({given}), batch.y)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "given", "is_kept"),
+    [("pass", "batch.x_dict", False), ("kept = {'item': torch.zeros(8)}", "kept", True)],
+)
+def test_a_dictionary_of_a_batch_is_a_new_one(made: str, given: str, is_kept: bool) -> None:
+    trace = run(lower_text("train.py", TABLES.format(made=made, given=given)), Project(()))
+    assert not trace.silence.failed
+    assert bool(trace.of(Store)) is is_kept
