@@ -14,7 +14,15 @@ from torchwise_analysis.fixes import (
     statements,
     wrap,
 )
-from torchwise_analysis.interp.abstract.events import ApiCall, Backward, Clip, Event, NoSync, Step
+from torchwise_analysis.interp.abstract.events import (
+    ApiCall,
+    Backward,
+    Clip,
+    Event,
+    MeasureUsed,
+    NoSync,
+    Step,
+)
 from torchwise_analysis.interp.abstract.loops import Loop, LoopKind
 from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.interp.abstract.values import BY_SIZE, Const, Factor, Obj, Origin, Tensor
@@ -552,7 +560,7 @@ def _dropped_counts(trace: Trace) -> Iterator[Hit]:
         if not (isinstance(window, Const) and isinstance(window.value, int) and window.value > 1):
             continue
         for backward in trace.backwards:
-            is_mean = backward.loss is not None and _is_mean(backward.loss)
+            is_mean = backward.loss is not None and _is_mean(backward.loss) and not _in_windows(backward.loss)
             if backward.how == "managed" and not backward.divides and is_mean:
                 yield _dropped(call, backward, window.value)
 
@@ -560,6 +568,12 @@ def _dropped_counts(trace: Trace) -> Iterator[Hit]:
 def _is_mean(loss: Tensor) -> bool:
     """Of one micro-batch: a sum that is divided by something that was counted there is one, too."""
     return loss.reduction != "sum" or any(factor.op == "/" for factor in loss.factors)
+
+
+def _in_windows(loss: Tensor) -> bool:
+    """Does `compute_loss` divide by the window itself?"""
+    names = (factor.symbol or "" for factor in loss.factors if factor.op == "/")
+    return any(name.endswith("gradient_accumulation_steps") for name in names)
 
 
 def _dropped(call: ApiCall, backward: Backward, window: int) -> Hit:
@@ -653,9 +667,15 @@ class _Harm(NamedTuple):
     links: tuple[Evidence, ...] = ()
 
 
+def _clips(trace: Trace) -> Iterator[Clip]:
+    """Where gradients are clipped, and not only looked at."""
+    factors = {order for used in trace.of(MeasureUsed) if used.how == "factor" for order in used.reads}
+    return (clip for clip in trace.of(Clip) if "clip" in clip.how.lower() or clip.order in factors)
+
+
 def _harm(trace: Trace, one: Step, backward: Backward) -> _Harm:
     kind = one.optimizer.type_name.rpartition(".")[2]
-    clip = next((clip for clip in trace.of(Clip) if one.optimizer.id in clip.before), None)
+    clip = next((clip for clip in _clips(trace) if one.optimizer.id in clip.before), None)
     if kind not in _SCALE_FREE:
         return _Harm(Severity.ERROR, Confidence.CERTAIN, "the learning rate is N times too high")
     if clip is not None:
