@@ -534,11 +534,13 @@ def _budgeted(
             m.unfinished.add((function.key, world))
         if m.visits >= whole or len(m.events) >= m.events_left:
             raise
-        if share >= _FAIR_SHARE or share == m.limits.forward_visits:
+        is_large = share >= _FAIR_SHARE or share == m.limits.forward_visits
+        if is_large:
             m.aborted[function.key] = m.aborted.get(function.key, 0) + 1
         m.state.rollback(mark)
         m.alive, m.guards = True, guards
-        m.cut_short(m.place(node), f"`{function.name}` is too large to follow from here")
+        why = "is too large to follow from here" if is_large else "was met when the limit was nearly spent"
+        m.cut_short(m.place(node), f"`{function.name}` {why}")
     finally:
         m.cap = whole
     return _given_up(m, function, arguments, node)
