@@ -459,7 +459,7 @@ def _attribute(found: _Reading, node: nd.Attribute, todo: list[nd.Node]) -> bool
 
 def _constant(found: _Reading, node: nd.Constant, _: list[nd.Node]) -> bool:
     value = node.value
-    if value.__class__ is str and len(value) < _LONGEST and " " not in value:
+    if isinstance(value, str) and len(value) < _LONGEST and " " not in value:
         found.texts.add(value)
     return False
 
