@@ -12,7 +12,7 @@ from torchwise_analysis.fixes import (
     innermost_statement,
     insert_statement_before,
 )
-from torchwise_analysis.interp.abstract.events import Forward, ModeChange
+from torchwise_analysis.interp.abstract.events import Forward, ModeChange, RequiresGrad
 from torchwise_analysis.interp.abstract.trace import ENGINE_STEP, Trace
 from torchwise_analysis.interp.abstract.values import Kind, Obj, Origin
 from torchwise_analysis.policy import weaker
@@ -413,9 +413,12 @@ def detect(trace: Trace) -> Iterator[Hit]:
     for change in trace.of(ModeChange):
         switched.setdefault(change.place, []).append(change.order)
     trained = trace.taught
+    steps = {one.loops[-1].loop.place for one in trace.backwards if one.loops}
     for forward in trace.forwards:
         places = [mode.place for mode in forward.modes if mode.name == "eval" and mode.place is not None]
         if forward.pass_ not in trained:
+            if forward.loops and forward.loops[-1].loop.place in steps and _was_off(trace, forward):
+                continue  # features, beside a backward, of a part that is frozen for the time being
             evaluated.update({(forward.module.id, place): forward for place in places})
             continue
         for place in places:
@@ -476,6 +479,14 @@ def _is_trained_whole(trace: Trace, module: Obj) -> bool:
     if module.cls is not None:
         return module.cls.derives("LightningModule")
     return module.origin is Origin.PART or (module.place is None and len(trace.lineage(module.id)) == 1)
+
+
+def _was_off(trace: Trace, forward: Forward) -> bool:
+    """Did nothing in the module require gradients when it ran?"""
+    lineage = set(trace.lineage(forward.module.id))
+    before = [event for event in trace.of(RequiresGrad) if event.order < forward.order]
+    last = next((event for event in reversed(before) if event.roots & lineage), None)
+    return last is not None and last.value is False
 
 
 def _is_harmless(trace: Trace, forward: Forward) -> bool:

@@ -32,7 +32,7 @@ class Slip(NamedTuple):
 def programs() -> dict[str, dict[str, str]]:
     """By name of the program, its texts by name of the file."""
     out: dict[str, dict[str, str]] = {}
-    for name in ("first.txt", "second.txt"):
+    for name in ("first.txt", "second.txt", "third.txt"):
         for header, body in _blocks(name):
             _, *files = re.split(r"^@@file ", body, flags=re.MULTILINE)
             parts = (part.partition("\n") for part in files)
