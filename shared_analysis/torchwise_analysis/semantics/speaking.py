@@ -129,7 +129,7 @@ _OWNS = _is_like(
 )
 _BACKWARDS = frozenset(["backward", "grad", "jacobian", "hessian", "vjp", "jvp", "hvp"])
 _SCALES = _is_like(r"(?i)scaler")
-_OPTIMIZES = _is_like(r"(?i)^_*(?!.*option)opt|(_opt|optim|optimi[sz]ers?)_*$|^_*(sgd|adam)_*$")
+_OPTIMIZES = _is_like(r"(?i)(optim|optimi[sz]ers?)_*$")
 _LOSES = _is_like(r"^[A-Z]\w*Loss$")
 _ACTIVATES = frozenset(
     ["softmax", "log_softmax", "softmin", "gumbel_softmax", "Softmax", "LogSoftmax", "Softmin", "Softmax2d"]
@@ -187,7 +187,9 @@ def _trains(words: Words) -> bool:
         return False
     found = words.said
     is_optimizer = not taken.isdisjoint(("param_groups", "zero_grad"))
-    return is_optimizer or _OPTIMIZES(found) or not found.isdisjoint(_KNOWN_OPTIMIZERS)
+    if is_optimizer or _OPTIMIZES(found) or not found.isdisjoint(_KNOWN_OPTIMIZERS):
+        return True
+    return any(_believed(name) is Kind.OPTIMIZER for name in found)
 
 
 def _last(path: str) -> str:
@@ -202,12 +204,12 @@ def _computes_loss(words: Words) -> bool:
     found = words.said
     if _LOSES(found) or not found.isdisjoint(_LOSS_FUNCTIONS):
         return True
-    return any(map(_is_criterion, found))
+    return any(_believed(name) is Kind.CRITERION for name in found)
 
 
 @lru_cache(maxsize=1 << 16)  # files have most of their words in common
-def _is_criterion(name: str) -> bool:
-    return beliefs.by_name(name) is Kind.CRITERION
+def _believed(name: str) -> Kind | None:
+    return beliefs.by_name(name)
 
 
 def _activates(words: Words) -> bool:
