@@ -992,3 +992,25 @@ def test_weights_that_are_filled_and_loaded_are_not_set_aside() -> None:
                     self.load_encoder(path)
         """,
     )
+
+
+@pytest.mark.parametrize(
+    "other", ["dist.get_rank()", "self.mpu.get_data_parallel_rank() if self.mpu else dist.get_rank()"]
+)
+def test_how_groups_lie_is_no_question_to_one_rank(other: str) -> None:
+    text = f"""
+        import torch.distributed as dist
+
+
+        class Engine:
+            def __init__(self, mpu, group):
+                self.mpu = mpu
+                other = {other}
+                self.saves = dist.get_rank(group=group) == COMPARED
+
+            def save(self):
+                if self.saves:
+                    dist.barrier()HERE
+        """
+    check("rank-divergent-collective", text.replace("COMPARED", "other").replace("HERE", ""))
+    check("rank-divergent-collective", text.replace("COMPARED", "0").replace("HERE", "  # here"))

@@ -269,9 +269,13 @@ def compare(m: Machine, op: str, left: va.Value, right: va.Value, node: nd.Node)
         }
         if len(results) == 1 and None not in results:
             return va.Const(None, results.pop())
+        are_ranks = "this rank" in m.taint(left) and "this rank" in m.taint(right)
         left, right = first_known(left), first_known(right)
         if isinstance(left, va.Const) and isinstance(right, va.Const):
             return va.UNKNOWN
+        if are_ranks:
+            flag = _flag(m, op, left, right)
+            return replace(flag, taint=flag.taint - {"this rank"})
     if isinstance(left, va.Const) and isinstance(right, va.Const):
         return _compare_constants(op, left, right)
     if isinstance(left, va.Const) and left.counter and isinstance(right, (va.Unknown, va.Obj)):
