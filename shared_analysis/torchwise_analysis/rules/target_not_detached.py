@@ -1,8 +1,8 @@
-"""target-not-detached: a target that the same network computed pulls on that network."""
+"""target-not-detached: a target carries the graph of the network that computed it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from torchwise_analysis.findings import Confidence, Evidence, Fix, Place, Safety, Severity
 from torchwise_analysis.fixes import SourceFile, append_call, expression_at
@@ -54,11 +54,13 @@ RULE = Rule(
     name="target-not-detached",
     category=Category.AUTOGRAD,
     severity=Severity.ERROR,
-    claim="The target of a regression is a discounted output of the trained network and carries its graph.",
+    claim="The target of a loss carries a graph: of the trained network, or of one that nobody trains.",
     cost=(
         "The update moves the target towards the prediction as well as the prediction towards the target. "
         "Bootstrapped values then drift to whatever makes the difference small, learning is slow or "
-        "diverges, and the second forward keeps its activations for a backward that should not exist."
+        "diverges, and the second forward keeps its activations for a backward that should not exist. Where "
+        "a target network or a teacher computes the target, the update is right, but each step keeps the "
+        "activations of its forward, runs a backward through it and fills gradients that no optimizer reads."
     ),
     wrong=Example("Both sides of the Bellman equation pull", WRONG, fixed=RIGHT),
     right=Example("The target stands still", RIGHT),
@@ -66,10 +68,13 @@ RULE = Rule(
         "the target is computed without gradients or detached on its way",
         "both sides come from one forward (equations of physics, consistency of one output)",
         "two views are pulled together on purpose: the target is not discounted",
-        "a network that no optimizer trains",
+        "the network that computes the target is frozen (`requires_grad_(False)`), was handed in, or went "
+        "where its parameters may have been frozen or given to an optimizer",
     ),
     grading=(
-        "Always an error, and likely: residual gradient methods let both sides pull on purpose, and say so."
+        "An error, and likely, where the trained network computes its own target: residual gradient methods "
+        "let both sides pull on purpose, and say so. A warning, and certain, where it costs memory and time "
+        "alone: every optimizer is in view and none has a parameter of the network behind the target."
     ),
     fix="`.detach()` on the target. Unsafe: gradients change, as meant.",
     references=(
@@ -119,6 +124,50 @@ smooth = nn.SmoothL1Loss()
 def update(s, r, s2, gamma):
     loss = smooth(critic(s), r + critic(s2) * gamma)
            ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ target-not-detached error likely
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+""",
+        ),
+        Example(
+            "A target network that learns nothing keeps its graph",
+            """
+import copy
+
+import torch
+from torch import nn
+
+
+class Learner:
+    def __init__(self):
+        self.net = nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 2))
+        self.ahead = copy.deepcopy(self.net)
+        self.optimizer = torch.optim.Adam(self.net.parameters())
+
+    def learn(self, s, a, r, s2, done):
+        best = self.ahead(s2).max(1).values
+        wanted = r + 0.99 * best * (1 - done)
+        values = self.net(s).gather(1, a).squeeze(1)
+        loss = nn.functional.smooth_l1_loss(values, wanted)
+               ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ target-not-detached warning certain
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+""",
+        ),
+        Example(
+            "A teacher that is frozen has no graph",
+            """
+import torch
+from torch import nn
+
+student, teacher = nn.Linear(12, 4), nn.Linear(12, 4)
+teacher.requires_grad_(False)
+optimizer = torch.optim.Adam(student.parameters())
+
+
+def update(x):
+    loss = nn.functional.mse_loss(student(x), teacher(x))
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
@@ -187,26 +236,69 @@ def update(points):
 )
 
 _REGRESSIONS = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")
+_WITH_SOFT_TARGETS = (*_REGRESSIONS, "kl_div", "cross_entropy", "bce_with_logits", "binary_cross_entropy")
 
 
 def detect(trace: Trace) -> Iterator[Hit]:
     for loss in trace.losses:
         guess, target = loss.input, loss.target
-        if loss.name not in _REGRESSIONS or guess is None or target is None or len(loss.inputs) != 1:
+        if loss.name not in _WITH_SOFT_TARGETS or guess is None or target is None or len(loss.inputs) != 1:
             continue
         if not target.passes or not guess.passes or target.passes & guess.passes:
             continue
-        if not any(factor.op == "*" for factor in target.factors):
+        backward = next((b for p in sorted(target.passes) if (b := trace.trained.get(p))), None)
+        if backward is None or not backward.before:
             continue
         ahead, now = forwards_of(trace, target.passes), forwards_of(trace, guess.passes)
-        own = {forward.module.id for forward in now}
-        same = [forward for forward in ahead if forward.module.id in own and forward.module.place is not None]
-        backward = next((b for p in sorted(target.passes) if (b := trace.trained.get(p))), None)
-        if same and len(ahead) == 1 and backward is not None and backward.before:
-            yield _hit(loss, same[0], now[0], backward)
+        if _is_own(loss, ahead, now):
+            yield _pulling(loss, ahead[0], now[0], backward)
+        elif all(_is_idle(trace, forward) for forward in ahead) and _is_stepped(trace, now):
+            yield _idle(loss, ahead[0], now[0], backward)
 
 
-def _hit(loss: LossCall, ahead: Forward, now: Forward, backward: Backward) -> Hit:
+def _is_own(loss: LossCall, ahead: tuple[Forward, ...], now: tuple[Forward, ...]) -> bool:
+    """Did the network that is trained compute a discounted target for itself?"""
+    if loss.name not in _REGRESSIONS or loss.target is None or len(ahead) != 1:
+        return False
+    is_discounted = any(factor.op == "*" for factor in loss.target.factors)
+    own = {forward.module.id for forward in now}
+    return is_discounted and ahead[0].module.id in own and ahead[0].module.place is not None
+
+
+def _is_idle(trace: Trace, forward: Forward) -> bool:
+    """Is it a forward with gradients of a network in full view that no optimizer has a parameter of?"""
+    module = forward.module
+    if module.place is None or forward.belief or forward.grad != frozenset([True]) or forward.inputs:
+        return False
+    ran = {module.id}
+    if "copy" not in module.traits:  # a copy is told by the layers of what it is a copy of
+        ran |= trace.passes[forward.pass_].modules
+    family = {member for one in ran for member in trace.lineage(one)}
+    owned = _owned(trace.owns.values())
+    if owned is None or family & (owned | trace.escaped):
+        return False
+    if any(not family.isdisjoint(trace.lineage(one)) for one in owned):
+        return False
+    return all(trace.facts.get(("frozen", member)) is None for member in family)
+
+
+def _is_stepped(trace: Trace, now: tuple[Forward, ...]) -> bool:
+    """Has an optimizer the parameters of what made the prediction?"""
+    owned = _owned(trace.owns.values()) or frozenset[int]()
+    return any(not owned.isdisjoint(trace.lineage(forward.module.id)) for forward in now)
+
+
+def _owned(all_owned: Iterable[frozenset[int] | None]) -> frozenset[int] | None:
+    """What the optimizers have; None: of one of them it is not known."""
+    found: set[int] = set()
+    for owned in all_owned:
+        if owned is None:
+            return None
+        found |= owned
+    return frozenset(found)
+
+
+def _pulling(loss: LossCall, ahead: Forward, now: Forward, backward: Backward) -> Hit:
     return Hit(
         loss.place,
         Severity.ERROR,
@@ -214,15 +306,34 @@ def _hit(loss: LossCall, ahead: Forward, now: Forward, backward: Backward) -> Hi
         f"the target carries the graph of {called(ahead.module, 'the network')}, which the loss trains: the "
         "backward moves the target as well as the prediction. Detach the target."
         + doubt((True, "a residual gradient method would mean it so")),
-        distinct(
-            (
-                Evidence(now.place, "the prediction"),
-                Evidence(ahead.place, "the target is computed by the same network, with a graph"),
-                Evidence(loss.place, "both meet here"),
-                Evidence(backward.place, "and this backward goes through both"),
-            )
-        ),
+        _chain(loss, ahead, now, backward, "the target is computed by the same network, with a graph"),
         frozenset({("loss", loss.place)}),
+    )
+
+
+def _idle(loss: LossCall, ahead: Forward, now: Forward, backward: Backward) -> Hit:
+    return Hit(
+        loss.place,
+        Severity.WARNING,
+        Confidence.CERTAIN,
+        f"the target carries the graph of {called(ahead.module, 'a network')}, which no optimizer trains: "
+        "its activations are kept and a backward fills gradients that nobody reads. Compute the target under "
+        "no_grad or detach it.",
+        _chain(loss, ahead, now, backward, "the target is computed here, with a graph"),
+        frozenset({("loss", loss.place)}),
+    )
+
+
+def _chain(
+    loss: LossCall, ahead: Forward, now: Forward, backward: Backward, how: str
+) -> tuple[Evidence, ...]:
+    return distinct(
+        (
+            Evidence(now.place, "the prediction"),
+            Evidence(ahead.place, how),
+            Evidence(loss.place, "both meet here"),
+            Evidence(backward.place, "and this backward goes through both"),
+        )
     )
 
 
