@@ -16,7 +16,7 @@ from torchwise_analysis.fixes import (
 from torchwise_analysis.interp.abstract.events import Forward, LoopEntered, ModeChange, WeightsLoaded
 from torchwise_analysis.interp.abstract.loops import Loop, LoopKind
 from torchwise_analysis.interp.abstract.trace import Trace
-from torchwise_analysis.interp.abstract.values import Const, Obj, Origin, Unknown
+from torchwise_analysis.interp.abstract.values import Const, Obj, Origin, Unknown, alternatives
 from torchwise_analysis.policy import weaker
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
 from torchwise_analysis.rules._hooks import in_training
@@ -429,6 +429,11 @@ def detect(trace: Trace) -> Iterator[Hit]:
             continue
         if not names <= {"train", "new"}:
             continue
+        copied = _averaged(trace, forward.module)
+        if copied is not None:
+            if copied.id in trace.trained_modules and mode_layers(trace, copied) is True:
+                yield _hit(trace, forward, loop, True, has_sure_mode_layer(trace, copied))
+            continue
         if trained:
             if loop.place in training_loops or walked.get(loop.place) in training_data:
                 continue
@@ -442,6 +447,15 @@ def detect(trace: Trace) -> Iterator[Hit]:
         is_sure = _is_sure(trace, forward)
         if trained or is_sure:
             yield _hit(trace, forward, loop, layers is True, is_sure)
+
+
+def _averaged(trace: Trace, module: Obj) -> Obj | None:
+    """The model whose weights this one averages: a copy of it, with its layers, and in its mode then."""
+    if not module.type_name.endswith(".AveragedModel"):
+        return None
+    given = module.arguments.get("model", 0)
+    found = next((one for one in alternatives(given) if isinstance(one, Obj)), None) if given else None
+    return None if found is None else trace.objects.get(found.id, found)
 
 
 def _in_callbacks(trace: Trace) -> Iterator[Hit]:

@@ -10,6 +10,7 @@ from torchwise_analysis.fixes import SourceFile, append_call, expression_at
 from torchwise_analysis.interp.abstract.events import Backward, Emptied, Returned, Store
 from torchwise_analysis.interp.abstract.loops import LoopKind, inside
 from torchwise_analysis.interp.abstract.trace import Trace
+from torchwise_analysis.interp.abstract.unknowns import TRAINED_MODEL
 from torchwise_analysis.interp.abstract.values import PART, Obj, Origin
 from torchwise_analysis.policy import weaker
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
@@ -566,11 +567,18 @@ def _dies_with_a_batch(store: Store) -> bool:
 def _confidence(trace: Trace, store: Store, is_freed: bool) -> Confidence:
     if is_freed:
         return Confidence.CERTAIN  # a backward ran on it, so it had a graph, whatever the callee was
-    if not _is_evaluation(trace, store) and not _is_trained_around(trace, store):
+    is_trained = _is_trained_around(trace, store) or _is_looked_at(trace, store)
+    if not _is_evaluation(trace, store) and not is_trained:
         return Confidence.POSSIBLE  # neither trained nor evaluated in view: what it is for is not known
     believed = any(forward.belief for forward in forwards_of(trace, store.passes))
     unsure = store.token in trace.escaped_tokens or not _is_evaluation(trace, store)
     return weaker(grade(int(believed)), grade(int(unsure)))
+
+
+def _is_looked_at(trace: Trace, store: Store) -> bool:
+    """Does a callback of transformers' run the model that the Trainer trains, and no backward itself?"""
+    forwards = forwards_of(trace, store.passes)
+    return bool(forwards) and all(forward.module.type_name == TRAINED_MODEL for forward in forwards)
 
 
 def _is_trained_around(trace: Trace, store: Store) -> bool:

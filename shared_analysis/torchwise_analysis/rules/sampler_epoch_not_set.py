@@ -304,9 +304,20 @@ def _epoch_sampler(built: LoaderBuilt) -> Obj | None:
     """The sampler that shuffles by epoch, also as one of two (the other for a single process)."""
     given = built.loader.arguments.get("sampler", 3)
     for value in (*(alternatives(given) if given is not None else ()), built.sampler):
-        if isinstance(value, Obj) and value.kind is Kind.SAMPLER and _shuffles_by_epoch(value):
-            return value
+        found = _inner_sampler(value)
+        if found is not None and _shuffles_by_epoch(found):
+            return found
     return None
+
+
+def _inner_sampler(value: Value | None) -> Obj | None:
+    """A sampler, or the one whose indices a BatchSampler puts into batches."""
+    if not isinstance(value, Obj) or value.kind is not Kind.SAMPLER:
+        return None
+    if value.type_name.rpartition(".")[2] != "BatchSampler" or value.cls is not None:
+        return value
+    given = value.arguments.get("sampler", 0)
+    return next((_inner_sampler(one) for one in alternatives(given)), None) if given is not None else None
 
 
 def _shuffles_by_epoch(sampler: Obj) -> bool:

@@ -807,7 +807,11 @@ def _per_epoch(trace: Trace, prepared: Prepared) -> Iterator[Hit]:
     if _moves_alone(prepared.owner):
         return
     for scheduler in prepared.objects:
-        if scheduler.kind is not Kind.SCHEDULER or scheduler.place is None or _batch_plan(scheduler):
+        if scheduler.kind is not Kind.SCHEDULER or scheduler.place is None:
+            continue
+        by_batch = _batch_plan(scheduler)
+        if by_batch is not None:
+            yield from _rare_for_all(trace, scheduler, by_batch)
             continue
         if scheduler.type_name.rpartition(".")[2] not in _BY_EPOCHS:
             continue
@@ -831,6 +835,17 @@ def _per_epoch(trace: Trace, prepared: Prepared) -> Iterator[Hit]:
                 frozenset({("scheduler", scheduler.id)}),
                 None,
             )
+
+
+def _rare_for_all(trace: Trace, scheduler: Obj, plan: _Plan) -> Iterator[Hit]:
+    """Planned in batches and moved once per epoch: as many moves as processes make up for no epoch."""
+    built = next((one for one in trace.of(SchedulerBuilt) if one.scheduler.id == scheduler.id), None)
+    if built is None or built.optimizer is None:
+        return
+    moves = [move for move in trace.of(SchedulerStep) if move.scheduler.id == scheduler.id]
+    steps = [one for one in trace.steps if one.optimizer.id == built.optimizer.id]
+    if moves and _all_too_rare(trace, moves, steps):
+        yield _rare(built, plan, moves[0], steps)
 
 
 def _moves_alone(owner: Obj) -> bool:

@@ -240,6 +240,8 @@ class Library:
             return known
         if receiver.kind is va.Kind.LOADER:
             return data.loader_attribute(m, receiver, name)
+        if receiver.kind is va.Kind.SAMPLER and receiver.cls is None and name == "sampler":
+            return receiver.arguments.get("sampler", 0)
         if "options" in receiver.traits and name in unknowns.RANKS:
             return unknowns.rank(f"{receiver.symbol}.{name}", name)
         if "wrapper" in receiver.traits and receiver.over and "compile" in receiver.traits:
@@ -501,7 +503,7 @@ def _torch(m: Machine, call: Call) -> va.Value:
         return optimizers.build_scheduler(m, call)
     if name.startswith(("torch.optim.", "torch.distributed.optim.")) and last[:1].isupper():
         if last in ("AveragedModel",):
-            return modules.pretrained(m, call)
+            return modules.averaged(m, call)
         return optimizers.build(m, call)
     if name.startswith("torch.utils.data."):
         if "Sampler" in last:

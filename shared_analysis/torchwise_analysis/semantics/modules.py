@@ -214,6 +214,18 @@ def pretrained(m: Machine, call: Call) -> va.Value:
     return obj
 
 
+def averaged(m: Machine, call: Call) -> va.Value:
+    """A copy of a model, in the mode in which that is. [torch.optim.swa_utils.AveragedModel: deepcopy]"""
+    obj = m.make(
+        va.Kind.MODULE, call.node, call.name, arguments=call.arguments, traits=frozenset(["pretrained"])
+    )
+    m.put_mode(obj.id, frozenset([va.Mode("new", m.place(call.node))]))
+    given = first_known(call.first() or va.UNKNOWN)
+    if isinstance(given, va.Obj) and given.kind is va.Kind.MODULE:
+        m.put_mode(obj.id, m.mode(given))
+    return obj
+
+
 # --------------------------------------------------------------------------- running
 
 _FORWARD_RUNS = 2  # of one module in one mode, then other worlds share a result
@@ -363,7 +375,9 @@ def _run(m: Machine, obj: va.Obj, pass_: int, call: Call, top: bool, in_sequence
     if last in _RECURRENT:
         parts = (m.attach(pass_, values, call.node), m.attach(pass_, values, call.node))
         return m.sequence(parts, None, va.Kind.TUPLE)
-    result = m.attach(pass_, values, call.node)
+    # a table that does not learn gives data: what a checkpoint around the next layer gets needs no gradient
+    is_table = last in _TABLES and not top and not any(t.passes for t in found) and _is_table_frozen(m, obj)
+    result = m.attach(None if is_table else pass_, values, call.node)
     # parts that the program put into a model of a library run with it
     put_in = (m.objects.get(part) for part in m.parts.get(obj.id, ()))
     m.passes[pass_].modules.update(part.id for part in put_in if part is not None and part.place is not None)
@@ -371,6 +385,17 @@ def _run(m: Machine, obj: va.Obj, pass_: int, call: Call, top: bool, in_sequence
     if head is None and _ends_in_its_own_head(m, obj):
         return replace(result, activation=va.Activation("linear", obj.place or m.place(call.node)))
     return result if head is None else forward(m, head, Call("", va.Arguments((result,)), call.node))
+
+
+_TABLES = ("Embedding", "EmbeddingBag")
+
+
+def _is_table_frozen(m: Machine, obj: va.Obj) -> bool:
+    """`embed.requires_grad_(False)`, or its only parameter: `embed.weight.requires_grad_(False)`"""
+    if m.is_frozen(obj):
+        return True
+    weight = first_known(m.attribute(obj, "weight"))
+    return isinstance(weight, va.Obj) and m.state.get(("frozen", weight.id)) == RECORDING
 
 
 # The last layer of the models of these libraries. [torchvision.models, timm.models: attribute names]
@@ -426,15 +451,20 @@ def _run_own(m: Machine, obj: va.Obj, pass_: int, call: Call, top: bool) -> va.V
     m.note_read(own.code)
     key = (obj.id, m.recording(), m.mode(obj), len(call.arguments.positional), m.scopes.compiled)
     forms = m.forward_cache.get(key, {})
-    runs, last = forms.get(m.world, (0, None))
+    runs, last, others = forms.get(m.world, (0, None, frozenset[int]()))
     body = own.node.body if isinstance(own.node, nd.FunctionDef) else ()
     enough = 2 if top or m.body_facts(body).keeps else 1
-    if last is None and sum(count for count, _ in forms.values()) > _FORWARD_RUNS:
-        last, runs = next((form for _, form in forms.values() if form is not None), None), enough
+    if last is None and sum(count for count, _, _ in forms.values()) > _FORWARD_RUNS:
+        last, runs = next((form for _, form, _ in forms.values() if form is not None), None), enough
+        others = frozenset[int]().union(*(ran for _, _, ran in forms.values()))
     if runs >= enough and last is not None:
+        m.passes[pass_].modules |= others
         return renewed(m, last, pass_, values, call.node)
+    before = frozenset(m.passes[pass_].modules)
     result = calls.call_function(m, replace(own, self=obj), call.arguments, call.node)
-    m.forward_cache[key] = {**m.forward_cache.get(key, {}), m.world: (runs + 1, form_of(m, result))}
+    others |= m.passes[pass_].modules - before
+    ran = (runs + 1, form_of(m, result), others)
+    m.forward_cache[key] = {**m.forward_cache.get(key, {}), m.world: ran}
     recording = True in m.recording() and True in m.passes[pass_].forward.grad
     if not m.tensors(result) and top:
         if isinstance(result, va.Const) and result.value is None:
@@ -914,6 +944,15 @@ def forward_directly(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
     if m.forward is None:
         m.emit(ev.ApiCall, call.node, name="torch.nn.Module.forward", arguments=call.arguments, receiver=obj)
     return forward(m, obj, call, "forward" if call.name == "forward" else "call")
+
+
+@method(va.Kind.MODULE, "update_parameters")
+def update_average(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
+    """[torch.optim.swa_utils.AveragedModel: copies or averages into its own tensors]"""
+    if not obj.type_name.endswith(".AveragedModel"):
+        return None
+    m.raise_version(obj)
+    return va.NONE
 
 
 def other_method(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:

@@ -99,6 +99,15 @@ def by_position(cls: Class | None, name: str, position: int) -> Kind | None:
     return _OF_CALLBACK[position - 1] if is_callback else None
 
 
+def is_model_of_callback(cls: Class, hook: str, name: str) -> bool:
+    """What transformers' Trainer gives its callbacks by this name.
+
+    [transformers `CallbackHandler.call_event`: model=self.model]
+    """
+    is_callback = "transformers.TrainerCallback" in cls.library_bases
+    return is_callback and hook.startswith("on_") and name == "model"
+
+
 def by_name(name: str) -> Kind | None:
     """From a conventional name."""
     low = name.lower().strip("_")

@@ -342,7 +342,8 @@ class Machine:
         self.finished: set[tuple[tuple[str, int, int, str], World]] = set()
         self.unfinished: set[tuple[tuple[str, int, int, str], World]] = set()
         self.arguments: dict[tuple[object, ...], va.Value] = {}
-        self.forward_cache: dict[tuple[object, ...], dict[World, tuple[int, Any]]] = {}
+        # how often a forward was run, the form of its result, and the modules that ran within
+        self.forward_cache: dict[tuple[object, ...], dict[World, tuple[int, Any, frozenset[int]]]] = {}
         self.modules: dict[str, int] = {}
         self.counts = Counts()
         self.shared_ids = 0 if base is None else base.last_id

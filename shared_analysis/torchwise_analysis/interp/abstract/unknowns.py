@@ -82,6 +82,8 @@ def _by_position(m: Machine, function: va.Function, param: nd.Param) -> va.Value
     """What the framework that calls this method gives there."""
     if function.owner is None or not function.owner.library_bases:
         return None
+    if beliefs.is_model_of_callback(function.owner, function.name, param.name):
+        return believed(m, va.Kind.MODULE, va.Origin.ANNOTATED, param.name, param, TRAINED_MODEL)
     kind = beliefs.by_position(function.owner, function.name, function.node.params.index(param))
     if kind is None:
         return None
@@ -91,6 +93,7 @@ def _by_position(m: Machine, function: va.Function, param: nd.Param) -> va.Value
 
 LIGHTNING_TRAINER = "lightning.Trainer"
 LIGHTNING_MODULE = "lightning.LightningModule"
+TRAINED_MODEL = "transformers.Trainer.model"
 
 
 def _again(m: Machine, value: va.Value) -> None:
