@@ -495,7 +495,7 @@ def _contents(m: Machine, state: va.Value | None) -> tuple[tuple[str, va.Value],
 
 @method(va.Kind.FABRIC, "load")
 def fabric_load(m: Machine, owner: va.Obj, call: Call) -> va.Value | None:
-    """Loads into the things of `state` in place, and numbers into the dictionary. [lightning.fabric `Fabric.load`]"""
+    """Loads into the things of `state` in place, numbers into the dictionary. [lightning `Fabric.load`]"""
     state = first_known(call.get("state", 1) or va.NONE)
     loaded = va.unknown(None, taint=frozenset(["loaded"]), varies=True)
     if isinstance(state, va.Obj) and state.kind is va.Kind.DICT:
