@@ -1019,21 +1019,6 @@ def _fixed_key(m: Machine, node: nd.Assign) -> va.Const | None:
     return None if bound is None or bound in running else va.Const(None, f"{name.id} of {bound}")
 
 
-def _fixed_key(m: Machine, node: nd.Assign) -> va.Const | None:
-    """The key of `kept[name] = value` where `name` is of an enclosing function that has ended: however often
-    this runs, it is the same one."""
-    target = node.targets[0]
-    name = target.index if isinstance(target, nd.Subscript) else None
-    if not isinstance(name, nd.Name):
-        return None
-    running = {frame.id for frame in m.frames}
-    own, *outer = m.frames[-1].scope
-    if ("v", own, name.id) in m.state.facts:
-        return None
-    bound = next((scope for scope in outer if ("v", scope, name.id) in m.state.facts), None)
-    return None if bound is None or bound in running else va.Const(None, f"{name.id} of {bound}")
-
-
 def unpack(m: Machine, value: va.Value, targets: tuple[nd.Expr, ...], node: nd.Node) -> list[va.Value]:
     """One value for each target; a starred target gets a list."""
     count = len(targets)
