@@ -6,9 +6,16 @@ from collections.abc import Iterator
 
 from torchwise_analysis.findings import Confidence, Evidence, Fix, Place, Safety, Severity
 from torchwise_analysis.fixes import SourceFile
-from torchwise_analysis.interp.abstract.events import LoaderBuilt, LoopEntered, Prepared, Returned
+from torchwise_analysis.interp.abstract.events import (
+    ApiCall,
+    Event,
+    LoaderBuilt,
+    LoopEntered,
+    Prepared,
+    Returned,
+)
 from torchwise_analysis.interp.abstract.trace import Trace
-from torchwise_analysis.interp.abstract.values import OWN_SEED, Obj, Value
+from torchwise_analysis.interp.abstract.values import OWN_SEED, Const, Obj, Value
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
 from torchwise_analysis.rules._processes import can_meet, said_of_ranks, several_processes
 from torchwise_analysis.rules._reading import called, distinct, doubt, step
@@ -78,7 +85,8 @@ RULE = Rule(
         "a sampler or batch sampler that knows the rank, in any form, also through `**kwargs`",
         "a data set that is already this rank's part (subset or stride by rank, `split_dataset_by_node`, an "
         "iterable data set that shards itself)",
-        "a framework shards this very loader (`prepare`, `setup_dataloaders`, a Trainer)",
+        "a framework shards this very loader (`prepare`, `setup_dataloaders`, a Trainer that is not told by "
+        "`use_distributed_sampler=False` to leave that)",
         "the loader is used by one rank only, or only for evaluation; it is built and never used",
         "each process draws its own random data, or reads a file chosen by its rank",
         "the arguments of the loader are not all visible",
@@ -327,14 +335,14 @@ def detect(trace: Trace) -> Iterator[Hit]:
 
 def _found(trace: Trace) -> Iterator[Hit]:
     managed = {obj.id for prepared in trace.of(Prepared) for obj in prepared.objects}
-    several = several_processes(trace)
+    several = (*several_processes(trace), *_trainers_that_shard_nothing(trace))
     for built in trace.of(LoaderBuilt) if several else ():
         if built.sharding is not None or built.loader.id in managed:
             continue
         if any(guard.kind == "rank" for guard in built.scene.guards):
             continue
-        together = next((event for event, _ in several if can_meet(event, built)), None)
-        role = _training_role(trace, built)
+        together = next((event for event, _ in several if _runs_beside(event, built)), None)
+        role = _role_in_hook(built) if isinstance(together, ApiCall) else _training_role(trace, built)
         if together is None or role is None:
             continue
         call, name = _call_here(trace, built), called(built.loader, "this loader")
@@ -348,12 +356,46 @@ def _found(trace: Trace) -> Iterator[Hit]:
             role,
             f"every rank trains on the whole data set: nothing shards {name}, so N "
             "GPUs repeat each other's work. Give it a DistributedSampler."
-            + doubt((role is not Confidence.CERTAIN, "no training that uses it is seen here")),
+            + doubt((role is not Confidence.CERTAIN, _UNSEEN[isinstance(together, ApiCall)])),
             _chain(built, Evidence(together.place, dict(several)[together]), asked),
             frozenset({("loader", built.loader.id)}),
             built,
             asked,
         )
+
+
+def _trainers_that_shard_nothing(trace: Trace) -> Iterator[tuple[Event, str]]:
+    """Trainers of Lightning's for several devices that are told to leave the samplers to the script.
+
+    [lightning `_DataConnector._requires_distributed_sampler`: use_distributed_sampler]
+    """
+    for trainer in trace.api("lightning.Trainer"):
+        given = trainer.arguments
+        told = given.get("use_distributed_sampler") or given.get("replace_sampler_ddp")
+        counts = [given.get(name) for name in ("devices", "gpus", "num_nodes")]
+        if isinstance(told, Const) and told.value is False and any(map(_is_several, counts)):
+            yield trainer, "this Trainer runs several processes and is told to put in no sampler"
+
+
+def _is_several(count: Value | None) -> bool:
+    return isinstance(count, Const) and isinstance(count.value, int) and count.value > 1
+
+
+def _runs_beside(several: Event, built: LoaderBuilt) -> bool:
+    """Can one run hold both? A Trainer takes its loaders from a hook."""
+    names = (built.scene.function, *(call.function for call in built.calls))
+    is_asked = "train_dataloader" in names and built.scene.entry.kind == "hook"
+    return can_meet(several, built) and (is_asked or not isinstance(several, ApiCall))
+
+
+# Why it is not certain: of a loader that is only built, and of one that a Trainer asks for.
+_UNSEEN = ("no training that uses it is seen here", "the data may be a part for this rank already")
+
+
+def _role_in_hook(built: LoaderBuilt) -> Confidence | None:
+    """One in random order: a stream, which may divide itself, has none."""
+    is_random = built.shuffle is True or _draws_at_random(built.sampler)
+    return Confidence.LIKELY if is_random else None
 
 
 def _of_own_seeds(built: LoaderBuilt, sampler: Obj, several: Evidence) -> Hit:

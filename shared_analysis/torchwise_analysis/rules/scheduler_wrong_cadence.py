@@ -804,8 +804,6 @@ _BY_EPOCHS = (
 
 def _per_epoch(trace: Trace, prepared: Prepared) -> Iterator[Hit]:
     """A prepared scheduler that moves once per epoch moves once for each process, too."""
-    if _moves_alone(prepared.owner):
-        return
     for scheduler in prepared.objects:
         if scheduler.kind is not Kind.SCHEDULER or scheduler.place is None:
             continue
@@ -813,7 +811,7 @@ def _per_epoch(trace: Trace, prepared: Prepared) -> Iterator[Hit]:
         if by_batch is not None:
             yield from _rare_for_all(trace, scheduler, by_batch)
             continue
-        if scheduler.type_name.rpartition(".")[2] not in _BY_EPOCHS:
+        if scheduler.type_name.rpartition(".")[2] not in _BY_EPOCHS or _moves_alone(prepared.owner):
             continue
         moves = [move for move in trace.of(SchedulerStep) if move.scheduler.id == scheduler.id]
         steps = [one for one in trace.steps if any(one.optimizer is thing for thing in prepared.objects)]

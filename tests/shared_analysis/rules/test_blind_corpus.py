@@ -26,11 +26,13 @@ MARK = re.compile(r"\s*#([-+]?[!?]?)$")
 # Q04 optimises tensors without a module, Q16 counts in a lambda, Q24 mixes one-hot rows, Q42 picks its
 # parameters by words in their names, and Q25, Q57, Q70 and Q81 ask for shapes that are not known.
 # Q45 has another loss that does train, Q52 is recurrent, Q54 reads in a loop without a loader,
-# and the order of Q79 was drawn once.
+# and the order of Q79 was drawn once. V06 may be run as one process, V15 averages parameters and no results,
+# V21 asks for the release of trl, and in V26 the numbers that the ranks part at are no ranks.
 NOT_FOUND = frozenset(
     [
         *("C50", "C59", "D36", "F41", "G15", "J01", "J06", "J29", "J48", "J55"),
         *("Q04", "Q16", "Q24", "Q25", "Q42", "Q45", "Q52", "Q54", "Q57", "Q70", "Q79", "Q81"),
+        *("V06", "V15", "V21", "V26"),
     ]
 )
 
