@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from torchwise_analysis.findings import Confidence, Edit, Evidence, Fix, Safety, Severity
+from torchwise_analysis.findings import Confidence, Edit, Evidence, Fix, Place, Safety, Severity
 from torchwise_analysis.fixes import SourceFile, append_call, expression_at
 from torchwise_analysis.interp.abstract.events import Backward, Emptied, Returned, Store
 from torchwise_analysis.interp.abstract.loops import LoopKind, inside
@@ -448,7 +448,8 @@ def _runs_through_layers(trace: Trace, store: Store) -> bool:
     if growing[-1].loop.kind is LoopKind.MODULES:
         return True
     place = growing[-1].loop.place
-    runs = [f for f in forwards_of(trace, store.passes) if any(t.loop.place == place for t in f.loops)]
+    last = forwards_of(trace, frozenset([max(store.passes)]))
+    runs = [forward for forward in last if any(turn.loop.place == place for turn in forward.loops)]
     return bool(runs) and all(_is_element(trace, forward.module) for forward in runs)
 
 
@@ -583,14 +584,20 @@ def _is_looked_at(trace: Trace, store: Store) -> bool:
 
 def _is_trained_around(trace: Trace, store: Store) -> bool:
     """Is every module behind it trained in a loop around the store, by backwards over other passes of it?"""
+    by_loop = trace.once("modules trained by loop", lambda: _trained_by_loop(trace))
     growing = {turn.loop.place for turn in store.loops if not turn.loop.is_call}
-    trained = {
-        forward.module.id
-        for backward in trace.backwards
-        if backward.passes and any(turn.loop.place in growing for turn in backward.loops)
-        for forward in forwards_of(trace, backward.passes)
-    }
+    trained = {module for place in growing for module in by_loop.get(place, ())}
     return bool(trained) and {f.module.id for f in forwards_of(trace, store.passes)} <= trained
+
+
+def _trained_by_loop(trace: Trace) -> dict[Place, set[int]]:
+    """Modules that backwards inside of each loop run over."""
+    found: dict[Place, set[int]] = {}
+    for backward in trace.backwards:
+        modules = [forward.module.id for forward in forwards_of(trace, backward.passes)]
+        for turn in backward.loops:
+            found.setdefault(turn.loop.place, set()).update(modules)
+    return found
 
 
 def _doubts(trace: Trace, store: Store) -> str:
