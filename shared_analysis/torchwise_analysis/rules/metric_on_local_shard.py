@@ -11,6 +11,7 @@ from torchwise_analysis.interp.abstract.events import (
     Collective,
     Entry,
     Event,
+    Guard,
     HostSync,
     LoaderBuilt,
     Prepared,
@@ -401,8 +402,8 @@ def _found(trace: Trace) -> Iterator[Hit]:
 
 
 def _skipped_reductions(trace: Trace) -> dict[Entry, list[frozenset[Place]]]:
-    """By entry: the tests around reductions. Where a test is false, most likely there are no other ranks, and
-    what is reported behind both branches is the number of one of them."""
+    """By entry: the tests for ranks around reductions. Where one is false there are no other ranks, and what
+    is reported behind both branches is the number of one of them."""
     found: dict[Entry, list[frozenset[Place]]] = {}
     for event in trace.of(Collective):
         if _reduces(event) and _tests(event):
@@ -411,7 +412,12 @@ def _skipped_reductions(trace: Trace) -> dict[Entry, list[frozenset[Place]]]:
 
 
 def _tests(event: Event) -> frozenset[Place]:
-    return frozenset(g.place for g in event.scene.guards if g.kind in ("flag", "value", "rank"))
+    return frozenset(guard.place for guard in event.scene.guards if _asks_for_ranks(guard))
+
+
+def _asks_for_ranks(guard: Guard) -> bool:
+    """Does the test ask whether there are several ranks? Not which one this is."""
+    return (guard.kind == "rank" and not guard.parts) or (guard.symbol or "").startswith("is_initialized")
 
 
 def _reduces(event: Collective) -> bool:
