@@ -1138,7 +1138,8 @@ class Machine:
         self.clear(node, self.reached_optimizers(found), how, quiet)
 
     def forget_gradients(self) -> None:
-        """Those of something unknown are gone, or a thing that is not seen, such as a tape, made them its way."""
+        """Those of something unknown are gone, or a thing that is not seen, such as a tape, made them its own
+        way."""
         for optimizer in self.optimizers:
             self.state.set(("grad", optimizer.id), va.CLEAN)
 
