@@ -371,7 +371,7 @@ def _is_registered(setting: PartSet) -> bool:
 def _is_from_elsewhere(part: Obj, setting: PartSet, made: dict[int, int]) -> bool:
     """Not built in view, or built before its owner or around it: it was passed in."""
     part_made, owner_made = made.get(part.id), made.get(setting.module.id)
-    if part.origin is not Origin.BUILT or part_made is None or part_made > setting.order:
+    if part.origin is not Origin.BUILT or part_made is None:
         return True
     return owner_made is not None and part_made < owner_made
 
