@@ -309,7 +309,11 @@ def _backward_that_steps(clip: Clip, later: Sequence[Event]) -> Backward | None:
 
 def _step_before(clip: Clip, earlier: Sequence[Event]) -> Step | None:
     for event in reversed(earlier):
-        if isinstance(event, Step) and event.optimizer.id in clip.before and _same_turn(event.loops, clip.loops):
+        if (
+            isinstance(event, Step)
+            and event.optimizer.id in clip.before
+            and _same_turn(event.loops, clip.loops)
+        ):
             return event
     return None
 

@@ -217,8 +217,7 @@ def detect(trace: Trace) -> Iterator[Hit]:
             Severity.ERROR,
             Confidence.CERTAIN if is_sure else Confidence.POSSIBLE,
             f"this `{event.what}` goes past {name}, which owns it: {lost} are left out. Call the engine's "
-            f"own `{event.what}`."
-            + doubt((not is_sure, "releases of DeepSpeed after 0.18.1 take it over")),
+            f"own `{event.what}`." + doubt((not is_sure, "releases of DeepSpeed after 0.18.1 take it over")),
             distinct(
                 (
                     *step(event.engine.place, "the engine takes model and optimizer here"),

@@ -724,9 +724,11 @@ def _is_drawn(value: va.Tensor) -> bool:
 
 
 def _gate(m: Machine, call: Call) -> va.Tensor:
-    """Random zeros and ones; a "gate" when no model decides how many: what dropout draws."""
+    """Random zeros and ones; a "gate" when a forward draws them and no model decides how many: what dropout
+    draws. Zeros and ones that are drawn outside are data."""
     is_decided = any(t.passes or t.cut for t in m.all_tensors(call.arguments))
-    taint = frozenset(["random"]) if is_decided else frozenset(["random", "gate"])
+    is_gate = m.forward is not None and not is_decided
+    taint = frozenset(["random", "gate"]) if is_gate else frozenset(["random"])
     return va.Tensor(m.link(call.node, "random zeros and ones are drawn here"), taint=taint)
 
 

@@ -590,11 +590,11 @@ def fit(batches, limit):
 
 {call}
 """
-MADE = "fit([(torch.rand(4, 8), torch.randint(0, 4, (4,))) for _ in range(9)], 1.0)"
+LISTED_BATCHES = "fit([(torch.rand(4, 8), torch.randint(0, 4, (4,))) for _ in range(9)], 1.0)"
 PAIR = "pair = (torch.rand(4, 8), torch.randint(0, 4, (4,)))\nfor _ in range(9):\n    fit([pair, pair], 1.0)"
 
 
-@pytest.mark.parametrize("call", [MADE, PAIR])
+@pytest.mark.parametrize("call", [LISTED_BATCHES, PAIR])
 @pytest.mark.parametrize(
     "clip",
     [
