@@ -67,8 +67,8 @@ RULE = Rule(
     category=Category.MODE,
     severity=Severity.WARNING,
     claim=(
-        "A checkpoint that the run is resumed from holds weights and epoch, but not the state of the optimizer "
-        "or of its schedule."
+        "A checkpoint that the run is resumed from holds weights and epoch, but not the state of the "
+        "optimizer or of its schedule."
     ),
     cost=(
         "After the resume Adam's moments or SGD's momentum begin at zero: the first updates are the largest "
@@ -142,8 +142,9 @@ def main(loader, path):
             nn.functional.cross_entropy(model(x), y).backward()
             optimizer.step()
         schedule.step()
-        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}, path)
-        ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ checkpoint-incomplete
+        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}
+        torch.save(state, path)
+        ^^^^^^^^^^^^^^^^^^^^^^^ checkpoint-incomplete
 """,
         ),
         Example(

@@ -319,7 +319,7 @@ def _step_before(clip: Clip, earlier: Sequence[Event]) -> Step | None:
 
 
 def _same_turn(step: LoopPath, clip: LoopPath) -> bool:
-    """The clipping stands in the turn of the step, or in a loop over callbacks, groups or parameters there."""
+    """The clipping stands in the turn of the step, or there in a loop over callbacks, groups, parameters."""
     inner = clip[len(step) :]
     return clip[: len(step)] == step and all(loop.loop.kind in _LISTS for loop in inner)
 

@@ -98,9 +98,9 @@ RULE = Rule(
     silent=(
         "`add_param_group`, a second optimizer, or an optimizer built again afterwards takes them",
         "the new part has no parameters, is frozen, or no training forward runs it",
-        "the part is only wrapped (compile, DDP, DataParallel): its parameters are the same; FSDP makes new ones",
-        "the optimizer was given a subset on purpose and nothing is switched on later; parts given one by one "
-        "are no such subset when a single one is missing",
+        "the part is only wrapped (compile, DDP, DataParallel): its parameters stay; FSDP makes new ones",
+        "the optimizer was given a subset on purpose and nothing is switched on later; parts given one by "
+        "one are no such subset when a single one is missing",
         "a network of the same class learns (teachers, target networks), or the weights come from a file",
     ),
     grading=(
@@ -455,7 +455,7 @@ def detect(trace: Trace) -> Iterator[Hit]:
     yield from _left_out(trace)
 
 
-# --------------------------------------------------------------------------- parameters that are sharded later
+# --------------------------------------------------------------------------- parameters sharded later
 
 
 def _replaced_by_shards(trace: Trace, built: list[OptimizerBuilt]) -> Iterator[Hit]:
@@ -711,7 +711,7 @@ def _parts_left_out(
     given = [oid for oid in parts if oid in (optimizer.owns or ())]
     left = [
         event
-        for oid, event in parts.items()
+        for event in parts.values()
         if isinstance(event.value, Obj)
         and event.scene.function == "__init__"
         and _is_forgotten(trace, event.value, number, owned)

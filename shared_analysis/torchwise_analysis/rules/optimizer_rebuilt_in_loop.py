@@ -268,8 +268,8 @@ def _loop_of(trace: Trace, built: OptimizerBuilt) -> Turn | None:
 
 
 def _replaces(trace: Trace, built: OptimizerBuilt, turn: Turn) -> bool:
-    """Was there one of the same kind for the same parameters before the loop, and does the function that makes
-    this one only make it? Whoever trains in it wants one of his own, as the clients of federated learning do."""
+    """Was there one of the same kind for the same parameters before the loop, and does the function that
+    makes this one only make it? Whoever trains in it wants one of his own, as federated clients do."""
     if any(step.calls[: len(built.calls)] == built.calls for step in trace.steps):
         return False
     return any(

@@ -244,8 +244,8 @@ def _is_epoch_loop(trace: Trace, turn: Turn, call: ApiCall, step: Event) -> bool
 
 
 def _is_called_beside(trace: Trace, call: ApiCall, step: Event) -> bool:
-    """In the function that trains, or in a helper that does nothing but seed. A function that seeds and runs a
-    model is an evaluation, which may want the same noise each time."""
+    """In the function that trains, or in a helper that does nothing but seed. A function that seeds and runs
+    a model is an evaluation, which may want the same noise each time."""
     path = call.calls
     while step.calls[: len(path)] != path:
         if any(forward.calls[: len(path)] == path for forward in trace.forwards):

@@ -167,8 +167,8 @@ def saver(m: Machine, call: Call) -> va.Value:
 
 def _handle(m: Machine, engine: va.Obj, events: tuple[str, ...], node: nd.Node) -> None:
     held = m.attribute(engine, _HANDLERS)
-    for entry in m.items(held) if isinstance(held, va.Obj) else ():
-        event, handler, *given = m.items(entry) if isinstance(entry, va.Obj) else ()
+    entries = m.items(held) if isinstance(held, va.Obj) else ()
+    for event, handler, *given in [m.items(entry) for entry in entries if isinstance(entry, va.Obj)]:
         for member in va.alternatives(event):
             name = member.last if isinstance(member, va.Library) else ""
             if isinstance(member, va.Context):

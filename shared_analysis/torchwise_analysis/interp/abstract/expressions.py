@@ -360,7 +360,7 @@ def _broadcast(left: Shape, right: Shape) -> Shape:
 
 
 def _item_of(m: Machine, obj: va.Obj, key: object, moving: bool, index: va.Value, node: nd.Node) -> va.Value:
-    entries, items = m.entries(obj), m.items(obj)
+    entries, items, wanted = m.entries(obj), m.items(obj), key
     if key is not None and not isinstance(key, (list, dict)) and key in entries:
         return entries[key]
     if isinstance(index, va.Unknown) and "slice" in index.taint and obj.kind in (va.Kind.LIST, va.Kind.TUPLE):
@@ -380,7 +380,7 @@ def _item_of(m: Machine, obj: va.Obj, key: object, moving: bool, index: va.Value
             out = join_values(out, other)
         return out
     if "factory" in obj.traits and obj.over:
-        return _made_by_factory(m, obj, key, node)
+        return _made_by_factory(m, obj, wanted, node)
     if "factory" in obj.traits:
         kind = va.Kind.LIST if "list" in obj.traits else None
         return m.child(obj, f"[{key!r}]", kind)
@@ -645,13 +645,18 @@ def _counts_batch(m: Machine, value: va.Value) -> bool:
 
 def _gated(m: Machine, out: va.Tensor, left: va.Value, right: va.Value, node: nd.Node) -> va.Tensor:
     """In a forward, a mask of random zeros and ones meets what it masks: dropout by hand."""
-    gates = [v for v in (left, right) if isinstance(v, va.Tensor) and "gate" in v.taint]
+    gates = [v for v in (left, right) if isinstance(v, va.Tensor) and _is_gate(v)]
     both = all(isinstance(v, (va.Tensor, va.Obj)) for v in (left, right))
     if len(gates) != 1 or not both:
         return out
     built = gates[0].evidence.place if gates[0].evidence is not None else m.place(node)
     m.emit(ev.DropoutCall, node, how="mask", built=built)
     return replace(out, taint=out.taint - {"gate"})
+
+
+def _is_gate(value: va.Tensor) -> bool:
+    """Zeros and ones as they were drawn: what a layer makes of data that was masked has a graph."""
+    return "gate" in value.taint and not value.passes and value.cut is None
 
 
 def _operate_tensors(m: Machine, op: str, left: va.Tensor, right: va.Tensor) -> va.Tensor:
