@@ -9,7 +9,7 @@ from torchwise_analysis.fixes import SourceFile, expression_at, insert_at, state
 from torchwise_analysis.interp.abstract.events import DropoutCall, ModeChange
 from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
-from torchwise_analysis.rules._reading import distinct, grade, step
+from torchwise_analysis.rules._reading import distinct, doubt, grade, step
 from torchwise_analysis.source import nodes
 
 WRONG = """
@@ -68,7 +68,10 @@ RULE = Rule(
         "random masks of another kind: masked tokens, noise, sampled gates",
         "outside of a forward",
     ),
-    grading=("An error, and certain inside a forward; likely for a mask drawn by hand, which may be meant."),
+    grading=(
+        "An error, and certain inside a forward; likely for a mask drawn by hand, which may be meant; "
+        "possible under a test of a value that the forward was given, which may stand for the mode."
+    ),
     fix=(
         "Add `training=self.training` to the functional call. Unsafe: evaluation changes on purpose. For a "
         "layer built in forward and a hand-written mask advice only."
@@ -226,6 +229,14 @@ def _runs_in_eval(trace: Trace, call: DropoutCall) -> bool:
     return pass_ is not None and {mode.name for mode in pass_.forward.modes} <= {"eval", "unknown"}
 
 
+def _is_switched(call: DropoutCall) -> bool:
+    """Does the forward draw it only if a value of its own says so: an argument, or a part of one?"""
+    return any(
+        guard.taken and guard.test == "name" and guard.kind in ("flag", "value")
+        for guard in call.scene.guards
+    )
+
+
 def _hit(trace: Trace, call: DropoutCall) -> Hit:
     cause = {
         "functional": "F.dropout without training= is always on",
@@ -233,11 +244,13 @@ def _hit(trace: Trace, call: DropoutCall) -> Hit:
         "attention": "dropout_p of scaled_dot_product_attention knows no mode",
         "mask": "this random mask is drawn in evaluation too",
     }[call.how]
+    is_switched = _is_switched(call)
     return Hit(
         call.built,
         Severity.ERROR,
-        grade(int(call.how == "mask")),
-        f"{cause}: eval() does not switch it off, so predictions are noisy and metrics too low.",
+        grade(2 if is_switched else int(call.how == "mask")),
+        f"{cause}: eval() does not switch it off, so predictions are noisy and metrics too low."
+        + doubt((is_switched, "a test before it may ask for the mode")),
         distinct(_chain(trace, call)),
         frozenset({("dropout", call.built)}),
         call,

@@ -10,6 +10,7 @@ import textwrap
 
 import pytest
 
+from torchwise_analysis.findings import Confidence, Finding
 from torchwise_analysis.fixes import SourceFile
 from torchwise_analysis.interp.abstract import run
 from torchwise_analysis.interp.abstract.limits import Limits
@@ -18,14 +19,17 @@ from torchwise_analysis.rules import judge
 from torchwise_analysis.settings import Settings
 
 
-def check(rule: str, text: str) -> None:
-    program = textwrap.dedent(text)
+def findings_of(rule: str, program: str) -> list[Finding]:
     file = SourceFile("/nowhere/program.py", program)
     assert file.module.problems == ()
     trace = run(file.module, Project([]), Limits())
     assert trace.silence.failed == ()
-    findings = judge(trace, file, Settings()).findings
-    found = sorted(finding.place.span.line + 1 for finding in findings if finding.rule == rule)
+    return [finding for finding in judge(trace, file, Settings()).findings if finding.rule == rule]
+
+
+def check(rule: str, text: str) -> None:
+    program = textwrap.dedent(text)
+    found = sorted(finding.place.span.line + 1 for finding in findings_of(rule, program))
     assert found == [n for n, line in enumerate(program.splitlines(), start=1) if line.endswith("# here")]
 
 
@@ -1014,3 +1018,219 @@ def test_how_groups_lie_is_no_question_to_one_rank(other: str) -> None:
         """
     check("rank-divergent-collective", text.replace("COMPARED", "other").replace("HERE", ""))
     check("rank-divergent-collective", text.replace("COMPARED", "0").replace("HERE", "  # here"))
+
+
+# --------------------------------------------------------------------------- dropout and the mode
+
+
+@pytest.mark.parametrize(
+    ("test", "is_silent"),
+    [
+        ("not self.training or not self.rate", True),
+        ("not self.rate or not self.training", True),
+        ("not self.training", True),
+        ("not self.rate", False),
+    ],
+)
+def test_an_early_return_tests_the_mode_where_the_mode_is_known(test: str, is_silent: bool) -> None:
+    check(
+        "dropout-always-on",
+        f"""
+        import torch
+        from torch import nn
+
+
+        class Rows(nn.Module):
+            def __init__(self, rate=0.5):
+                super().__init__()
+                self.rate = rate
+
+            def forward(self, x):
+                if {test}:
+                    return x
+                keep = x.new_empty(x.size(0), 1).bernoulli_(1 - self.rate){"" if is_silent else "  # here"}
+                return keep * x
+
+
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.drop = Rows(0.3)
+                self.head = nn.Linear(3, 3)
+
+            def forward(self, x):
+                return self.drop(self.head(x))
+
+
+        def main(loader):
+            model = Net()
+            optimizer = torch.optim.SGD(model.parameters(), 0.1)
+            for _ in range(3):
+                model.train()
+                for x, y in loader:
+                    loss = nn.functional.mse_loss(model(x), y)
+                    loss.backward()
+                    optimizer.step()
+                    optimizer.zero_grad()
+        """,
+    )
+
+
+def test_what_a_layer_makes_of_masked_data_is_no_mask() -> None:
+    check(
+        "dropout-always-on",
+        """
+        import torch
+        from torch import nn
+
+
+        class Rows(nn.Module):
+            def __init__(self, rate, scale):
+                super().__init__()
+                self.rate = rate
+                self.scale = scale
+
+            def forward(self, x):
+                if self.training:
+                    keep = torch.empty(3, 1).bernoulli_(1 - self.rate)
+                    return keep * self.scale
+                return x
+
+
+        class Attention(nn.Module):
+            def __init__(self, scale):
+                super().__init__()
+                self.drop = Rows(0.1, scale)
+                self.scores = nn.Linear(3, 3)
+
+            def forward(self, x):
+                weights = torch.softmax(self.scores(self.drop(x)), dim=-1)
+                return weights * (x != 0).float()
+
+
+        class Noisy(nn.Module):
+            def __init__(self, scale):
+                super().__init__()
+                self.scale = scale
+                self.body = nn.Linear(3, 3)
+
+            def forward(self, x):
+                keep = torch.empty(3, 1).bernoulli_(0.9) * self.scale  # here
+                return keep * self.body(x)
+        """,
+    )
+
+
+def test_zeros_and_ones_that_are_drawn_outside_of_a_forward_are_data() -> None:
+    check(
+        "dropout-always-on",
+        """
+        import torch
+        from torch import nn
+
+
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.body = nn.Linear(3, 3)
+
+            def forward(self, x, keep):
+                return self.body(x) * keep
+
+
+        def main():
+            model = Net()
+            return model(torch.ones(3, 3), torch.empty(3, 3).bernoulli_(0.5))
+        """,
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "test", "confidence"),
+    [
+        ("x, is_train", "is_train", Confidence.POSSIBLE),
+        ("inputs", "rate > 0 and switch", Confidence.POSSIBLE),
+        ("x", "self.drops", Confidence.CERTAIN),
+        ("x", "self.rate > 0", Confidence.CERTAIN),
+    ],
+)
+def test_a_test_of_what_the_forward_was_given_may_ask_for_the_mode(
+    given: str, test: str, confidence: Confidence
+) -> None:
+    program = f"""
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self, rate, drops):
+        super().__init__()
+        self.rate = rate
+        self.drops = drops
+        self.body = nn.Linear(3, 3)
+
+    def forward(self, {given}):
+        rate = self.rate
+        {"x, switch = inputs" if given == "inputs" else "pass"}
+        if {test}:
+            x = F.dropout(x, rate)
+        return self.body(x)
+
+
+def main(loader, rate, drops, verbose, switch):
+    model = Net(rate, drops)
+    for x in loader:
+        if verbose:
+            model({"(x, switch)" if given == "inputs" else "x, switch" if "," in given else "x"})
+"""
+    findings = findings_of("dropout-always-on", program)
+    assert [finding.confidence for finding in findings] == [confidence]
+
+
+# --------------------------------------------------------------------------- modes that are put back
+
+
+@pytest.mark.parametrize(
+    ("back", "is_silent"),
+    [
+        ("if was_training:\n            net.train()", True),
+        ("if not was_training:\n            pass\n        else:\n            net.train()", True),
+        ("if not was_training:\n            net.train()", False),
+        ("pass", False),
+    ],
+)
+def test_a_mode_that_was_saved_is_put_back_by_a_test(back: str, is_silent: bool) -> None:
+    check(
+        "stuck-eval-mode",
+        f"""
+from contextlib import contextmanager
+
+import torch
+
+
+@contextmanager
+def evaluating(net):
+    was_training = net.training
+    try:
+        net.eval(){"" if is_silent else "  # here"}
+        yield net
+    finally:
+        {back}
+
+
+class Agent:
+    def __init__(self, model, optimizer):
+        self.model = model
+        self.optimizer = optimizer
+
+    def update(self, state, batch):
+        with torch.no_grad(), evaluating(self.model):
+            value = self.model(state)
+        target = float(value)
+        loss = (self.model(batch) - target).sum()
+        self.model.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+""",
+    )

@@ -82,7 +82,9 @@ def _test(m: Machine, node: nd.Expr, decide: bool, polarity: bool) -> tuple[bool
         kind, symbol = _classify(m, value, node)
         if kind in ("value", "flag") and _is_carried(m, node):
             kind = "periodic"
-        tests.append((node, kind, symbol, polarity, _parts_ranks(m, value, node), _how_tested(value, node)))
+        tests.append(
+            (node, kind, symbol, polarity, _parts_ranks(m, value, node), _how_tested(m, value, node))
+        )
     if isinstance(value, va.Tensor) and va.SKIPPED not in value.taint:
         m.library.host_sync(m, value, node, "if")
     if known is None and decide:
@@ -135,9 +137,11 @@ def _is_once(node: nd.Expr) -> bool:
     return not isinstance(node, nd.Binary)
 
 
-def _how_tested(value: va.Value, node: nd.Expr) -> str:
+def _how_tested(m: Machine, value: va.Value, node: nd.Expr) -> str:
     if isinstance(value, va.Const):
         return "counted"
+    if isinstance(node, nd.Name) and m.forward is not None:
+        return "name"
     return node.ops[0] if isinstance(node, nd.Compare) and len(node.ops) == 1 else ""
 
 
@@ -483,6 +487,8 @@ def narrow(m: Machine, test_node: nd.Expr, taken: bool) -> None:
     if not isinstance(target, nd.Name):
         return
     value = m.lookup(target.id)
+    if isinstance(value, va.ModeValue) and not strict:
+        _narrow_mode(m, value, taken)
     if not isinstance(value, va.Union):
         return
     if strict:
@@ -490,6 +496,15 @@ def narrow(m: Machine, test_node: nd.Expr, taken: bool) -> None:
     else:
         kept = [v for v in value.values if truth(m, v) in (taken, None)]
     _keep(m, target.id, value, kept)
+
+
+def _narrow_mode(m: Machine, saved: va.ModeValue, taken: bool) -> None:
+    """`if was_training: model.train()`: on the other side it was in eval mode before, and still is."""
+    if taken is not saved.negated or any(mode.name != "eval" for mode in m.mode(saved.module)):
+        return
+    before = frozenset(mode for mode in saved.modes if mode.name not in _TRAINING)
+    if before:
+        m.set_mode(saved.module, before)
 
 
 def _narrow_to_class(m: Machine, call: nd.Call, taken: bool) -> None:

@@ -45,7 +45,8 @@ class Guard:
     taken: the test was true here. Early `return`, `continue` and `raise` leave a guard behind them too.
     parts: a rank test that comes out differently on the ranks, unlike one of their number.
     group: the same for the operands of one condition. test: how a counter is tested: "counted" when a witness
-    of its window decided it, else the comparison as written. loops: how many loops were around the test.
+    of its window decided it, else the comparison as written; "name" for a bare name in a forward. loops: how
+    many loops were around the test.
     ends: the other side of it ends the innermost loop around it or the run, or skips a turn without data or
     with numbers that are not finite, so that what follows happens in nearly every turn. often: this side
     is taken in all turns of a period but one.

@@ -186,7 +186,9 @@ def if_(m: Machine, node: nd.If) -> None:
     if truth is not None:
         m.guards = conditions.guarded(m, guards, tests, truth)
         m.run_block(node.body if truth else node.orelse)
-        m.guards = guards
+        skipped = node.orelse if truth else node.body
+        is_left = bool(skipped) and isinstance(skipped[-1], nd.Return | nd.Raise | nd.Continue | nd.Break)
+        m.guards = _of_mode(conditions.guarded(m, guards, tests, truth), guards) if is_left else guards
         return
     lived: list[bool] = []
     before = leaving(m)
@@ -208,6 +210,11 @@ def if_(m: Machine, node: nd.If) -> None:
         m.guards = conditions.guarded(m, guards, tests, True, _ends(m, node, before))
     else:
         m.guards = guards
+
+
+def _of_mode(guards: tuple[ev.Guard, ...], outer: tuple[ev.Guard, ...]) -> tuple[ev.Guard, ...]:
+    """What follows `if not self.training: return` stands under a test of the mode, known as it may be."""
+    return (*outer, *(guard for guard in guards[len(outer) :] if guard.kind == "training"))
 
 
 _FINITE = frozenset(["isfinite", "isnan", "isinf"])
