@@ -1234,3 +1234,50 @@ class Agent:
         self.optimizer.step()
 """,
     )
+
+
+@pytest.mark.parametrize(
+    ("around", "again", "is_silent"),
+    [
+        ("with torch.no_grad():", "", True),
+        ("with torch.inference_mode():", "", True),
+        ("with open('log'), torch.no_grad():", "", True),
+        ("if held:", "", False),
+        ("with torch.no_grad():", "self.evaluate(loader)", False),
+    ],
+)
+def test_a_caller_that_is_not_reached_may_switch_autograd_off(
+    around: str, again: str, is_silent: bool
+) -> None:
+    check(
+        "unguarded-eval",
+        f"""
+        import torch
+
+
+        class Trainer:
+            def __init__(self, model, optimizer):
+                self.model = model
+                self.optimizer = optimizer
+
+            def evaluate(self, loader):
+                self.model.eval()
+                total = 0.0
+                for x, y in loader:
+                    out = self.model(x){"" if is_silent else "  # here"}
+                    total += torch.nn.functional.mse_loss(out, y).item()
+                return total
+
+            def fit(self, loader, held):
+                self.model.train()
+                for x, y in loader:
+                    loss = torch.nn.functional.mse_loss(self.model(x), y)
+                    self.optimizer.zero_grad()
+                    loss.backward()
+                    self.optimizer.step()
+                raise ValueError("where the run is lost")
+                {around}
+                    self.evaluate(held)
+                {again or "pass"}
+        """,
+    )

@@ -26,6 +26,7 @@ from torchwise_analysis.interp.abstract.machine import Base, Machine
 from torchwise_analysis.interp.abstract.state import Facts
 from torchwise_analysis.interp.abstract.static import BodyFacts
 from torchwise_analysis.source import nodes as nd
+from torchwise_analysis.source.children import children_reversed
 
 _NEVER_ENTRIES = frozenset(
     ["__init__", "__repr__", "__str__", "__len__", "__post_init__", "__eq__", "__hash__"]
@@ -148,6 +149,7 @@ def class_entry(
     if inherits:
         todo = [*_inherited_hooks(m, cls, obj), *todo]
     hooks = any(m.library.hook(m, obj, f.name) is not None for f in todo)
+    graphless = _called_without_graph(cls, {f.name for f in todo})
     for turn in range(2):
         for function in todo:
             if turn == 0 and function.key in m.reached:
@@ -156,7 +158,7 @@ def class_entry(
                 continue
             if is_module and not hooks and function.name != "forward" and function.name in called:
                 continue
-            _method_entry(m, cls, obj, function, turn)
+            _method_entry(m, cls, obj, function, turn, function.name in graphless)
 
 
 def _inherited_hooks(m: Machine, cls: va.Class, obj: va.Obj) -> list[va.Function]:
@@ -243,7 +245,9 @@ def _methods(facts: Facts, cls: va.Class) -> list[va.Function]:
     return out
 
 
-def _method_entry(m: Machine, cls: va.Class, obj: va.Obj, function: va.Function, turn: int) -> None:
+def _method_entry(
+    m: Machine, cls: va.Class, obj: va.Obj, function: va.Function, turn: int, is_graphless: bool
+) -> None:
     hook = m.library.hook(m, obj, function.name)
     place = _place_of(m, function)
     held = {optimizer.id: m.gradients(optimizer) for optimizer in m.optimizers}
@@ -262,6 +266,8 @@ def _method_entry(m: Machine, cls: va.Class, obj: va.Obj, function: va.Function,
     m.loops = (Turn(loop, turn),)
     m.automatic = obj if hook and hook.automatic else None
     scopes = m.scopes._replace(grad=hook.grad) if hook and hook.grad is not None else m.scopes
+    if hook is None and is_graphless:
+        scopes = m.scopes._replace(grad=frozenset([False]))
     own = calls.bound(m, function, obj)
     assert isinstance(own, va.Function)
     try:
@@ -285,6 +291,31 @@ def _method_entry(m: Machine, cls: va.Class, obj: va.Obj, function: va.Function,
         for oid, gradients in held.items():
             if oid not in touched:
                 m.state.set(("grad", oid), gradients)
+
+
+_GRAPHLESS = frozenset(["no_grad", "inference_mode"])
+
+
+def _called_without_graph(cls: va.Class, names: set[str]) -> set[str]:
+    """The names that are called in the class, and only under `with torch.no_grad()`.
+
+    Those calls were not reached, or the methods would be no entries.
+    """
+    pending: list[tuple[nd.Node, bool]] = [(statement, False) for statement in cls.node.body]
+    called: dict[bool, set[str]] = {False: set(), True: set()}
+    while pending:
+        node, is_off = pending.pop()
+        if isinstance(node, nd.Call) and isinstance(node.func, nd.Attribute) and node.func.attr in names:
+            called[is_off].add(node.func.attr)
+        is_off = is_off or (isinstance(node, nd.With) and any(_is_graphless(item) for item in node.items))
+        pending += [(child, is_off) for child in children_reversed(node)]
+    return called[True] - called[False]
+
+
+def _is_graphless(item: nd.WithItem) -> bool:
+    func = item.context.func if isinstance(item.context, nd.Call) else None
+    name = func.attr if isinstance(func, nd.Attribute) else func.id if isinstance(func, nd.Name) else ""
+    return name in _GRAPHLESS
 
 
 def _with_gradients_touched(m: Machine, events: Iterable[ev.Event]) -> set[int]:
