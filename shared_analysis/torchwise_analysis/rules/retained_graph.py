@@ -73,7 +73,8 @@ RULE = Rule(
         "backward has freed it, so that only nodes grow. Hint when the loop is a small literal, or when "
         "nodes of some turns die with each batch. Certain "
         "when both the forward and the store are resolved, or when a backward proves that the value had "
-        "a graph; likely when the forward is a call that is only taken for a model."
+        "a graph; likely when the forward is a call that is only taken for a model, and for one of several "
+        "things that a model gave whose code is not seen."
     ),
     fix=(
         "`.detach()` behind the kept expression, element by element inside a list, tuple or dictionary: "
@@ -417,7 +418,8 @@ def detect(trace: Trace) -> Iterator[Hit]:
             continue  # differentiated again on purpose
         if is_freed and not any(_outlives(store, backward) for backward in backwards):
             continue  # it dies with the iteration whose backward used the graph
-        if is_freed and not _is_proven(store, backwards):
+        is_proven = not is_freed or _is_proven(store, backwards)
+        if not is_proven and not _is_of_a_model(trace, store):
             continue  # a part of what an unseen call gave: another part was differentiated
         is_open = not is_freed and not _is_evaluation(trace, store)
         if is_open and (_may_be_used(trace, store) or not _is_of_a_module(trace, store)):
@@ -427,8 +429,10 @@ def detect(trace: Trace) -> Iterator[Hit]:
         yield Hit(
             store.graph_places[0] if store.graph_places else store.value_place or store.place,
             _severity(store, is_freed),
-            _confidence(trace, store, is_freed),
-            _message(store, is_freed) + ("" if is_freed else _doubts(trace, store)),
+            _confidence(trace, store, is_freed) if is_proven else Confidence.LIKELY,
+            _message(store, is_freed)
+            + doubt((not is_proven, "it is a part of what a model that is not seen gave, maybe a number"))
+            + ("" if is_freed else _doubts(trace, store)),
             _chain(trace, store),
             frozenset(("pass", p) for p in store.passes),
             _Found(store, _is_scalar(runs, store)),
@@ -507,6 +511,15 @@ def _is_proven(store: Store, backwards: Sequence[Backward]) -> bool:
     parts = {mark for mark in store.value.taint if mark.startswith(last)}
     return not parts or any(
         backward.loss is not None and parts & backward.loss.taint for backward in backwards
+    )
+
+
+def _is_of_a_model(trace: Trace, store: Store) -> bool:
+    """Did what is a model by its annotation give it? Models give tensors, and now and then a number."""
+    is_loss = store.value.reduction in ("mean", "sum")
+    return not is_loss and all(
+        forward.module.origin is Origin.ANNOTATED and forward.module.cls is None and not forward.belief
+        for forward in forwards_of(trace, store.passes)
     )
 
 

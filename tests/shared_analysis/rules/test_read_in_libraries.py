@@ -1281,3 +1281,49 @@ def test_a_caller_that_is_not_reached_may_switch_autograd_off(
                 {again or "pass"}
         """,
     )
+
+
+@pytest.mark.parametrize(
+    ("made", "confidences"),
+    [
+        ("model", [Confidence.LIKELY]),
+        ("Whole()", [Confidence.CERTAIN]),
+        ("Bare()", []),
+        ("torch.nn.parallel.DistributedDataParallel(Bare())", []),
+    ],
+)
+def test_one_of_several_things_that_a_model_gave_may_be_a_number(
+    made: str, confidences: list[Confidence]
+) -> None:
+    program = f"""
+import torch
+from torch import nn
+
+
+class Bare(nn.Module):
+    def loss_of(self, x):
+        raise NotImplementedError
+
+
+class Whole(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(3, 3)
+
+    def forward(self, x):
+        y = self.body(x)
+        return y.sum(), y
+
+
+def fit(model: nn.Module, loader, optimizer):
+    net = {made}
+    total = 0
+    for x in loader:
+        loss, count = net(x)
+        total += count
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return total
+"""
+    assert [finding.confidence for finding in findings_of("retained-graph", program)] == confidences

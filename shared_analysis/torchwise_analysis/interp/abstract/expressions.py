@@ -1064,10 +1064,10 @@ def unpack(m: Machine, value: va.Value, targets: tuple[nd.Expr, ...], node: nd.N
     if isinstance(value, va.Tensor):
         one = replace(value, shape=value.shape[1:] if value.shape else None)
         # nobody takes a loss apart: an unseen one gave several things
-        is_believed = value.reduction in ("mean", "sum") or any(
-            m.passes[p].forward.belief for p in value.passes
+        is_unseen = value.reduction in ("mean", "sum") or any(
+            m.passes[p].forward.belief or _is_unread(m, m.passes[p].forward.module) for p in value.passes
         )
-        return [part_of(one, str(i)) if is_believed else one for i in range(count)]
+        return [part_of(one, str(i)) if is_unseen else one for i in range(count)]
     content = value.value if isinstance(value, va.Const) else None
     if isinstance(content, tuple):
         parts = cast("tuple[object, ...]", content)
@@ -1078,6 +1078,13 @@ def unpack(m: Machine, value: va.Value, targets: tuple[nd.Expr, ...], node: nd.N
         return [va.unknown(None, taint=taint) for _ in range(count)]
     sizes = [va.unknown(None, taint=taint - {"shape"}) for _ in range(count)]
     return [replace(sizes[0], taint=sizes[0].taint | {"size0"}), *sizes[1:]]
+
+
+def _is_unread(m: Machine, module: va.Obj) -> bool:
+    """Is it any module by its annotation, or of a class of the project that defines no forward?"""
+    if module.cls is None:
+        return module.origin is va.Origin.ANNOTATED
+    return not isinstance(calls.find_member(m, module.cls, "forward"), va.Function)
 
 
 def part_of(value: va.Tensor, name: str) -> va.Tensor:
