@@ -428,9 +428,9 @@ def detect(trace: Trace) -> Iterator[Hit]:
             continue
         yield Hit(
             store.graph_places[0] if store.graph_places else store.value_place or store.place,
-            _severity(store, is_freed),
+            _severity(trace, store, is_freed),
             _confidence(trace, store, is_freed) if is_proven else Confidence.LIKELY,
-            _message(store, is_freed)
+            _message(trace, store, is_freed)
             + doubt((not is_proven, "it is a part of what a model that is not seen gave, maybe a number"))
             + ("" if is_freed else _doubts(trace, store)),
             _chain(trace, store),
@@ -558,24 +558,33 @@ def _is_evaluation(trace: Trace, store: Store) -> bool:
 _FEW_GRAPHS, _FEW_NODES = 16, 32
 
 
-def _severity(store: Store, is_freed: bool) -> Severity:
+def _severity(trace: Trace, store: Store, is_freed: bool) -> Severity:
     growing = [turn.loop for turn in inside(store.loops, store.holder.birth if store.holder else ())]
     few = _FEW_NODES if is_freed else _FEW_GRAPHS
     if growing and all(loop.count is not None and loop.count <= few for loop in growing):
         return Severity.HINT
-    if is_freed and _dies_with_a_batch(store):
+    if is_freed and _dies_with_a_batch(trace, store):
         return Severity.HINT
     return Severity.WARNING if is_freed else Severity.ERROR
 
 
-def _dies_with_a_batch(store: Store) -> bool:
-    """Is what keeps it made anew for each batch, and only grows by turns that a setting counts?"""
+def _dies_with_a_batch(trace: Trace, store: Store) -> bool:
+    """Is what keeps it made anew for each batch, and only grows by turns that a setting counts, or for each
+    step, and grows by its micro-batches?"""
     if store.holder is None:
         return False
     around = [turn.loop for turn in store.holder.birth]
     growing = [turn.loop for turn in inside(store.loops, store.holder.birth)]
+    if not around or not growing:
+        return False
     is_of_a_batch = any(loop.kind in (LoopKind.BATCHES, LoopKind.UNBOUNDED) for loop in around)
-    return is_of_a_batch and bool(growing) and all(loop.kind is LoopKind.RANGE for loop in growing)
+    if is_of_a_batch and all(loop.kind is LoopKind.RANGE for loop in growing):
+        return True
+    if around[-1].kind not in (LoopKind.BATCHES, LoopKind.UNBOUNDED, LoopKind.UNKNOWN):
+        return False
+    steps = trace.once("loops of steps", lambda: [{t.loop.place for t in e.loops} for e in trace.steps])
+    is_stepped = any(around[-1].place in places for places in steps)
+    return is_stepped and not any(loop.place in places for loop in growing for places in steps)
 
 
 def _confidence(trace: Trace, store: Store, is_freed: bool) -> Confidence:
@@ -622,11 +631,11 @@ def _doubts(trace: Trace, store: Store) -> str:
     )
 
 
-def _message(store: Store, is_freed: bool) -> str:
+def _message(trace: Trace, store: Store, is_freed: bool) -> str:
     kept = f"`{store.name}`" if store.name else "this container"
     if store.holder is not None and store.holder.name:
         kept = f"`{store.holder.name}`"
-    if is_freed and _dies_with_a_batch(store):
+    if is_freed and _dies_with_a_batch(trace, store):
         return (
             f"{kept} keeps the autograd graphs of all turns until the next batch makes it anew. Keep a "
             "detached value."

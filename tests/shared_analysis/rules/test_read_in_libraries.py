@@ -10,7 +10,7 @@ import textwrap
 
 import pytest
 
-from torchwise_analysis.findings import Confidence, Finding
+from torchwise_analysis.findings import Confidence, Finding, Severity
 from torchwise_analysis.fixes import SourceFile
 from torchwise_analysis.interp.abstract import run
 from torchwise_analysis.interp.abstract.limits import Limits
@@ -1327,3 +1327,52 @@ def fit(model: nn.Module, loader, optimizer):
     return total
 """
     assert [finding.confidence for finding in findings_of("retained-graph", program)] == confidences
+
+
+@pytest.mark.parametrize(
+    ("outer", "indent", "severity"),
+    [
+        ("for group in grouped(self.loader)", 3, Severity.HINT),
+        ("for group in self.loader", 3, Severity.HINT),
+        ("for group in self.loaders", 4, Severity.WARNING),
+        ("for epoch in range(90)", 3, Severity.WARNING),
+    ],
+)
+def test_what_is_kept_of_the_micro_batches_of_one_step_dies_with_it(
+    outer: str, indent: int, severity: Severity
+) -> None:
+    batches = "self.loader" if "epoch" in outer else "group"
+    step = "    " * indent + "self.optimizer.step()"
+    program = f"""
+import torch
+
+
+def grouped(loader):
+    group = []
+    for x in loader:
+        group.append(x)
+        if len(group) == 4:
+            yield group
+            group = []
+
+
+class Trainer:
+    def __init__(self, model: torch.nn.Module, optimizer, loader, loaders):
+        self.model = model
+        self.optimizer = optimizer
+        self.loader = loader
+        self.loaders = loaders
+
+    def fit(self):
+        {outer}:
+            self.optimizer.zero_grad()
+            outputs = []
+            for batch in {batches}:
+                loss = self.model(batch)
+                outputs.append(loss)
+                loss.backward()
+{step}
+            print(outputs)
+"""
+    findings = findings_of("retained-graph", program)
+    assert [finding.severity for finding in findings] == [severity]
