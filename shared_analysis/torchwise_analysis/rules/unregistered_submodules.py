@@ -80,6 +80,7 @@ RULE = Rule(
     wrong=Example("Layers in a list", WRONG, fixed=RIGHT),
     right=Example("Layers in a ModuleList", RIGHT),
     silent=(
+        "`register_parameter` gives weights to another module of the class, by hand",
         "the same objects are registered as well: `add_module`, `setattr`, another attribute, a `ModuleList` "
         "or `Sequential` made of the container later",
         "layers without parameters, and parameters that do not require gradients",
@@ -340,11 +341,14 @@ def detect(trace: Trace) -> Iterator[Hit]:
     given = frozenset(root for owned in trace.owns.values() if owned is not None for root in owned)
     is_open = None in trace.owns.values()  # an optimizer got parameters that are not known: these, perhaps
     registered = {(one.module.cls, one.name) for one in trace.of(PartSet) if _is_registered(one)}
+    by_hand = frozenset(one.scene.frame for one in trace.of(PartSet) if _gives_weights(one))
     for setting in trace.of(PartSet):
         container, owner = setting.value, setting.module
         if not isinstance(container, Obj) or container.kind not in _PLAIN or setting.how != "attribute":
             continue
         if owner.cls is None or owner.id not in used or (owner.cls, setting.name) in registered:
+            continue
+        if setting.scene.frame in by_hand:
             continue
         found = tuple(_modules_in(trace, container))
         if len(found) == 1 and _is_from_elsewhere(found[0], setting, made):
@@ -366,6 +370,13 @@ def detect(trace: Trace) -> Iterator[Hit]:
 def _is_registered(setting: PartSet) -> bool:
     """Some value that the attribute gets is registered: wrapped later, or one of several that it may get."""
     return any(isinstance(v, Obj) and v.kind is Kind.MODULE for v in alternatives(setting.value))
+
+
+def _gives_weights(setting: PartSet) -> bool:
+    """`self.tables[name].register_parameter("weight", weight)`: another module gets the weights."""
+    is_whole = setting.module.cls is not None
+    is_weight = isinstance(setting.value, Obj) and setting.value.kind is Kind.PARAMETER
+    return setting.how == "add_module" and not is_whole and is_weight
 
 
 def _is_from_elsewhere(part: Obj, setting: PartSet, made: dict[int, int]) -> bool:

@@ -1376,3 +1376,49 @@ class Trainer:
 """
     findings = findings_of("retained-graph", program)
     assert [finding.severity for finding in findings] == [severity]
+
+
+@pytest.mark.parametrize(
+    ("given", "is_silent"),
+    [
+        ('self.tables[str(i)].register_parameter("weight", nn.Parameter(weight))', True),
+        ('self.register_parameter(f"scale_{i}", nn.Parameter(torch.ones(1)))', False),
+        ("pass", False),
+    ],
+)
+def test_weights_of_hidden_modules_are_registered_by_hand(given: str, is_silent: bool) -> None:
+    check(
+        "unregistered-submodules",
+        f"""
+        import torch
+        from torch import nn
+
+
+        class Lookup(nn.Module):
+            def __init__(self, n):
+                super().__init__()
+                self.table = nn.Embedding(n, 4)
+
+            def weights(self):
+                return [self.table.weight]
+
+            def forward(self, x):
+                return self.table(x)
+
+
+        class Tables(nn.Module):
+            def __init__(self, sizes):
+                super().__init__()
+                self.lookups = []{"" if is_silent else "  # here"}
+                for n in sizes:
+                    self.lookups.append(Lookup(n))
+                self.tables = nn.ModuleDict()
+                for i, lookup in enumerate(self.lookups):
+                    for weight in lookup.weights():
+                        self.tables[str(i)] = nn.Module()
+                        {given}
+
+            def forward(self, x):
+                return sum(lookup(x) for lookup in self.lookups)
+        """,
+    )
