@@ -1290,6 +1290,8 @@ def test_a_caller_that_is_not_reached_may_switch_autograd_off(
         ("Whole()", [Confidence.CERTAIN]),
         ("Bare()", []),
         ("torch.nn.parallel.DistributedDataParallel(Bare())", []),
+        ("Plain()", [Confidence.CERTAIN]),
+        ("Plain()\n    net.forward = loader.forward", []),
     ],
 )
 def test_one_of_several_things_that_a_model_gave_may_be_a_number(
@@ -1313,6 +1315,15 @@ class Whole(nn.Module):
     def forward(self, x):
         y = self.body(x)
         return y.sum(), y
+
+
+class Plain(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(3, 2)
+
+    def forward(self, x):
+        return self.body(x).t()
 
 
 def fit(model: nn.Module, loader, optimizer):

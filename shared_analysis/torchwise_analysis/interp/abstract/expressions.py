@@ -1081,7 +1081,10 @@ def unpack(m: Machine, value: va.Value, targets: tuple[nd.Expr, ...], node: nd.N
 
 
 def _is_unread(m: Machine, module: va.Obj) -> bool:
-    """Is it any module by its annotation, or of a class of the project that defines no forward?"""
+    """Is it any module by its annotation, of a class of the project that defines no forward, or was its
+    forward replaced?"""
+    if m.attribute(module, "forward") is not None:
+        return True
     if module.cls is None:
         return module.origin is va.Origin.ANNOTATED
     return not isinstance(calls.find_member(m, module.cls, "forward"), va.Function)
