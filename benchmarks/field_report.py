@@ -73,6 +73,11 @@ library (a scaler that is made in two ways, models that come out of a table). Si
 followed, the mended rules say two things more there, both wrong, which the tables leave out. Places
 and reasons are in `benchmarks/data/field_report/libraries.json`."""
 
+SECOND_LIBRARIES = """\
+{count} more libraries ({files:,} files, {lines:,} lines), read in the same way by somebody else after the
+first ones had been mended, and again before anything was mended for them: this says how much of the mending
+carries over. Places and reasons are in `benchmarks/data/field_report/libraries_second.json`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Repository:
@@ -408,7 +413,16 @@ def by_repository(
 
 def libraries() -> list[str]:
     """What was found in installed libraries that nothing had been tuned with, and what is left of it."""
-    read = json.loads((DATA / "libraries.json").read_text(encoding="utf-8"))
+    return [
+        "## On libraries",
+        *_read_in("libraries.json", LIBRARIES),
+        "### A second set, after the first was mended",
+        *_read_in("libraries_second.json", SECOND_LIBRARIES),
+    ]
+
+
+def _read_in(name: str, words: str) -> list[str]:
+    read = json.loads((DATA / name).read_text(encoding="utf-8"))
     found = [row for library in read for row in library["findings"]]
     rows = [[grade, *_counts([row for row in found if row["confidence"] == grade])] for grade in GRADES]
     shown = [row for row in found if row["confidence"] != "possible"]
@@ -421,8 +435,7 @@ def libraries() -> list[str]:
     silent = [f"{one['name']} {one['version']}" for one in read if not one["findings"]]
     files, lines = (sum(one[key] for one in read) for key in ("files", "lines"))
     return [
-        "## On libraries",
-        LIBRARIES.format(count=len(read), files=files, lines=lines),
+        words.format(count=len(read), files=files, lines=lines),
         table([*_OF_LIBRARIES[:1], *_OF_LIBRARIES[3:]], rows),
         table(_OF_LIBRARIES, by_library),
         f"No error or warning in: {', '.join(silent)}.",
