@@ -5,28 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
-from torchwise_analysis.findings import Confidence, Severity
-from torchwise_analysis.fixes import SourceFile
-from torchwise_analysis.interp.abstract import run
-from torchwise_analysis.names.project import Project
-from torchwise_analysis.rules import judge
-from torchwise_analysis.settings import Settings
-
-
-def shown(folder: Path, text: str) -> set[str]:
-    """Rules of what is shown as an error or a warning."""
-    path = folder / "train.py"
-    path.write_text(text, encoding="utf-8")
-    file = SourceFile(str(path), text)
-    trace = run(file.module, Project([str(folder)]))
-    assert trace.silence.failed == ()
-    return {
-        one.rule
-        for one in judge(trace, file, Settings()).findings
-        if one.confidence is not Confidence.POSSIBLE and one.severity is not Severity.HINT
-    }
-
+from tests.shared_analysis.rules.programs import loud_rules as shown
 
 # --------------------------------------------------------------------------- a forward that is remembered
 

@@ -5,27 +5,8 @@ A line that ends in `# here` holds a finding of the rule that the test names; no
 
 from __future__ import annotations
 
-import textwrap
-
 import pytest
-
-from torchwise_analysis.findings import Confidence
-from torchwise_analysis.fixes import SourceFile
-from torchwise_analysis.interp.abstract import run
-from torchwise_analysis.names.project import Project
-from torchwise_analysis.rules import judge
-from torchwise_analysis.settings import Settings
-
-
-def check(rule: str, text: str) -> None:
-    program = textwrap.dedent(text)
-    file = SourceFile("/nowhere/program.py", program)
-    trace = run(file.module, Project([]))
-    assert trace.silence.failed == ()
-    findings = [f for f in judge(trace, file, Settings()).findings if f.confidence is not Confidence.POSSIBLE]
-    found = sorted({finding.place.span.line + 1 for finding in findings if finding.rule == rule})
-    assert found == [n for n, line in enumerate(program.splitlines(), start=1) if line.endswith("# here")]
-
+from tests.shared_analysis.rules.programs import check_marks as check
 
 # --------------------------------------------------------------------------- what the last turn shows
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
+from tests.shared_analysis.rules.programs import loud_rules
 
-from torchwise_analysis.findings import Confidence, Severity
 from torchwise_analysis.fixes import SourceFile
 from torchwise_analysis.interp.abstract import run
 from torchwise_analysis.names.project import Project
@@ -16,19 +16,9 @@ from torchwise_analysis.settings import Settings
 
 
 def shown(folder: Path, text: str, requirements: str = "") -> set[str]:
-    """Rules of what is shown as an error or a warning."""
-    path = folder / "train.py"
-    path.write_text(text, encoding="utf-8")
+    """Rules of what is shown as an error or a warning, beside these requirements."""
     (folder / "requirements.txt").write_text(requirements, encoding="utf-8")
-    file = SourceFile(str(path), text)
-    trace = run(file.module, Project([str(folder)]))
-    assert trace.silence.failed == ()
-    found = judge(trace, file, Settings()).findings
-    return {
-        one.rule
-        for one in found
-        if one.confidence is not Confidence.POSSIBLE and one.severity is not Severity.HINT
-    }
+    return loud_rules(folder, text)
 
 
 def check(folder: Path, rule: str, faulty: str, correct: str) -> None:
