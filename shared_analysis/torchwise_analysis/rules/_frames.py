@@ -1,4 +1,4 @@
-"""Where to point when a helper did it: the call in the frame that both events share."""
+"""In which frames a thing happened, and where to point when a helper did it."""
 
 from __future__ import annotations
 
@@ -12,3 +12,8 @@ def call_beside(event: Event, other: Event) -> Place:
     while shared < min(len(event.calls), len(other.calls)) and event.calls[shared] == other.calls[shared]:
         shared += 1
     return event.calls[shared].place if shared < len(event.calls) else event.place
+
+
+def is_in_construction(event: Event) -> bool:
+    """A model that is being built runs its parts once, to learn their sizes or to fit itself to its data."""
+    return "__init__" in (event.scene.function, *(caller.function for caller in event.calls))

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from torchwise_analysis.findings import Confidence, Evidence, Fix, Safety, Severity
 from torchwise_analysis.fixes import SourceFile
 from torchwise_analysis.interp.abstract.events import LoaderBuilt
-from torchwise_analysis.interp.abstract.static import walk
+from torchwise_analysis.interp.abstract.static import called_in, walk
 from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.interp.abstract.values import Class, Const, Kind, Obj
 from torchwise_analysis.rules._datasets import header_of, method_of, plain_calls, words_of
@@ -332,7 +332,7 @@ def _may_divide(cls: Class) -> bool:
         words = {word.lower() for word in words_of(owner.node)}
         if any(part in word for word in words for part in _DIVIDING) or words & {*_LIBRARIES}:
             return True
-        called_here = _called(owner.node)
+        called_here = called_in(owner.node)
         if called_here & _DRAWING or (called_here & _ORDERING and _is_endless(owner, called_here)):
             return True
         if any(part in word for word in words for part in _PARTS) and _counts(owner):
@@ -342,14 +342,7 @@ def _may_divide(cls: Class) -> bool:
     return False
 
 
-def _called(node: nodes.Node) -> frozenset[str]:
-    """Last names of the functions that are called below a node."""
-    functions = [inner.func for inner in walk(node) if isinstance(inner, nodes.Call)]
-    attributes = [f.attr for f in functions if isinstance(f, nodes.Attribute)]
-    return frozenset(attributes + [f.id for f in functions if isinstance(f, nodes.Name)])
-
-
-def _is_endless(cls: Class, called_here: frozenset[str]) -> bool:
+def _is_endless(cls: Class, called_here: set[str]) -> bool:
     """A stream without an end, each worker in an order of its own, has no sample twice in an epoch."""
     loops = (node.test for node in walk(cls.node) if isinstance(node, nodes.While))
     is_forever = any(isinstance(test, nodes.Constant) and bool(test.value) for test in loops)

@@ -13,6 +13,7 @@ from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.interp.abstract.unknowns import TRAINED_MODEL
 from torchwise_analysis.interp.abstract.values import PART, Obj, Origin
 from torchwise_analysis.policy import weaker
+from torchwise_analysis.rules._frames import is_in_construction
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
 from torchwise_analysis.rules._reading import distinct, doubt, forwards_of, grade, known_by, loop_words, step
 from torchwise_analysis.source import nodes
@@ -424,7 +425,7 @@ def detect(trace: Trace) -> Iterator[Hit]:
         is_open = not is_freed and not _is_evaluation(trace, store)
         if is_open and (_may_be_used(trace, store) or not _is_of_a_module(trace, store)):
             continue
-        if not is_freed and (_is_in_construction(store) or _runs_through_layers(trace, store)):
+        if not is_freed and (is_in_construction(store) or _runs_through_layers(trace, store)):
             continue
         yield Hit(
             store.graph_places[0] if store.graph_places else store.value_place or store.place,
@@ -437,11 +438,6 @@ def detect(trace: Trace) -> Iterator[Hit]:
             frozenset(("pass", p) for p in store.passes),
             _Found(store, _is_scalar(runs, store)),
         )
-
-
-def _is_in_construction(store: Store) -> bool:
-    """A model that is being built runs its parts once, to learn their sizes."""
-    return "__init__" in (store.scene.function, *(caller.function for caller in store.calls))
 
 
 def _runs_through_layers(trace: Trace, store: Store) -> bool:

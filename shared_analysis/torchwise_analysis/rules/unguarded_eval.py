@@ -18,6 +18,7 @@ from torchwise_analysis.interp.abstract.loops import LoopKind
 from torchwise_analysis.interp.abstract.trace import Trace
 from torchwise_analysis.interp.abstract.values import Kind, Link, Obj, Tensor, Value, alternatives
 from torchwise_analysis.policy import weaker
+from torchwise_analysis.rules._frames import is_in_construction
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
 from torchwise_analysis.rules._reading import called, distinct, doubt, grade, known_by, step
 from torchwise_analysis.source import nodes
@@ -355,7 +356,7 @@ def detect(trace: Trace) -> Iterator[Hit]:
     for forward in trace.forwards:
         if False in forward.grad or forward.pass_ in trace.used or forward.through in ("loss", "entry"):
             continue
-        if not trace.repeats(forward) or _is_in_construction(forward):
+        if not trace.repeats(forward) or is_in_construction(forward):
             continue
         is_switched = {mode.name for mode in forward.modes} == {"eval"}
         if not is_switched and not _is_only_read(trace, forward):
@@ -383,11 +384,6 @@ def detect(trace: Trace) -> Iterator[Hit]:
             frozenset({("pass", forward.pass_)}),
             None if _trains_inside(trace, forward) else _Found(forward, _nothing_leaves(trace, forward)),
         )
-
-
-def _is_in_construction(forward: Forward) -> bool:
-    """A model that is being built runs its parts once, to learn their sizes or to fit itself to its data."""
-    return "__init__" in (forward.scene.function, *(caller.function for caller in forward.calls))
 
 
 def _severity(trace: Trace, forward: Forward, is_switched: bool) -> Severity:

@@ -158,6 +158,11 @@ def _call_union(m: Machine, callee: va.Union, arguments: va.Arguments, node: nd.
     return value
 
 
+def _is_step_of_closure(receiver: va.Value, arguments: va.Arguments) -> bool:
+    is_optimizer = isinstance(receiver, va.Obj) and receiver.kind is va.Kind.OPTIMIZER
+    return is_optimizer and any(isinstance(first_known(given), va.Function) for given in arguments)
+
+
 # Their methods change what is given to them, so that a call through one of several changes it once.
 _TOOLS = frozenset([va.Kind.SCALER, va.Kind.ACCELERATOR, va.Kind.FABRIC])
 
@@ -199,9 +204,7 @@ def call_method(
         for member in known:
             value = call_method(m, member, name, arguments, node)
             result = value if result is None else join_values(result, value)
-            is_optimizer = isinstance(member, va.Obj) and member.kind is va.Kind.OPTIMIZER
-            has_closure = any(isinstance(first_known(given), va.Function) for given in arguments)
-            if name == "step" and is_optimizer and has_closure:
+            if name == "step" and _is_step_of_closure(member, arguments):
                 break  # it runs once, whichever optimizer it is, and all have stepped
         return result if result is not None else va.UNKNOWN
     if isinstance(receiver, va.Obj):

@@ -544,8 +544,8 @@ def names_in(node: nd.Expr) -> set[str]:
     return found
 
 
-def called_in(node: nd.Expr) -> set[str]:
-    """Last names of the functions and methods that an expression calls."""
+def called_in(node: nd.Node) -> set[str]:
+    """Last names of the functions and methods that are called below a node."""
     funcs = [inner.func for inner in walk(node) if isinstance(inner, nd.Call)]
     names = {func.id for func in funcs if isinstance(func, nd.Name)}
     return names | {func.attr for func in funcs if isinstance(func, nd.Attribute)}
