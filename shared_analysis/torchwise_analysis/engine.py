@@ -55,8 +55,9 @@ _WORDS_THAT_MATTER = re.compile(
 )
 
 
-# A comment for torchwise, about which there may be something to say.
-_IS_ADDRESSED = re.compile(r"torchwise|\bTW\d")
+# A comment for torchwise, about which there may be something to say. Two patterns that begin with a text are
+# found many times faster than one of two branches.
+_ADDRESSES = re.compile(r"torchwise"), re.compile(r"TW\d")
 
 # Characters of a file whose fixes are tried: analysing a larger one again takes seconds.
 _MOST_VERIFIED = 600_000
@@ -169,6 +170,10 @@ def could_matter(text: str) -> bool:
     return _WORDS_THAT_MATTER.search(text) is not None or any(word in text for word in plugins().words)
 
 
+def _is_addressed(text: str) -> bool:
+    return any(address.search(text) for address in _ADDRESSES)
+
+
 def open_project(
     path: str, settings: Settings, overlay: Callable[[str], Module | None] = lambda _: None
 ) -> Project:
@@ -198,7 +203,7 @@ class Engine:
         from torchwise_analysis.semantics import speaking
 
         try:
-            if plugins().rules or document.module.problems or _IS_ADDRESSED.search(document.text):
+            if plugins().rules or document.module.problems or _is_addressed(document.text):
                 return False
             with collector_paused():
                 static = abstract.static_facts(self.project)

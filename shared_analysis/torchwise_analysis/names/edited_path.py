@@ -5,7 +5,9 @@ such edits statically. jedi is asked with the settings that were found to start 
 nothing of a hostile workspace: an environment that is our own interpreter, an explicit path, no extension
 modules, no automatic imports (docs/security.md). What it parses on the way it keeps in our cache folder. It
 is imported only for a file that edits the path and imports something that lies nowhere else. A cold question
-takes tenths of a second, so the usual spellings are evaluated here, to what jedi gives for them.
+takes tenths of a second, so the usual spellings are evaluated here, to what jedi gives for them. So are
+helpers that put on the path what they are given (`add_path("../lib")`): looking for the callers of a
+function, jedi takes seconds for a file that imports much.
 """
 
 # jedi has no stubs
@@ -23,7 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from torchwise_analysis.cache_folder import default_folder
 from torchwise_analysis.source.collector import collector_paused
 
-_EDITS = re.compile(r"\bsys\s*\.\s*path\b")
+_EDITS = re.compile(r"sys\s*\.\s*path\b")  # begins with a text, which is looked for quickly
 #: jedi evaluates the whole file; a longer one is left alone.
 MAX_CHARACTERS = 100_000
 
@@ -49,6 +51,7 @@ def folders_by_jedi(path: str, text: str, roots: Sequence[str]) -> tuple[str, ..
     from jedi.inference.sys_path import check_sys_path_modifications
 
     jedi.settings.auto_import_modules = []
+    jedi.settings.dynamic_params = False
     jedi.settings.cache_directory = str(default_folder() / "jedi")
     folders = list(dict.fromkeys([os.path.dirname(path), *roots]))
     project = jedi.Project(
@@ -89,9 +92,12 @@ _PLACES = {"append": 0, "insert": 1}  # of the folder among the arguments
 _MOST_STEPS = 20
 
 
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
 class _PlainEdits:
-    """`sys.path.append` and `insert` of literals, `__file__`, the functions above, and names that the module
-    gives such a value and that nothing else in the file binds."""
+    """`sys.path.append` and `insert` of literals, `__file__`, the functions above, names that the file gives
+    such a value and that nothing else in it binds, and parameters of functions that it calls with those."""
 
     def __init__(self, path: str, text: str) -> None:
         with warnings.catch_warnings():
@@ -100,11 +106,16 @@ class _PlainEdits:
         self._path = path
         self._nodes = list(ast.walk(tree))
         self._bound = [name for node in self._nodes for name in _bound_by(node)]
+        self._calls = sorted(
+            (node for node in self._nodes if isinstance(node, ast.Call)),
+            key=lambda node: (node.lineno, node.col_offset),
+        )
+        self._functions = [node for node in self._nodes if isinstance(node, _Function)]
         self._values = {
-            target.id: statement.value
-            for statement in tree.body
-            if isinstance(statement, ast.Assign)
-            for target in statement.targets
+            target.id: node.value
+            for node in self._nodes
+            if isinstance(node, ast.Assign)
+            for target in node.targets
             if isinstance(target, ast.Name)
         }
 
@@ -112,16 +123,44 @@ class _PlainEdits:
         """The folders in the order of the edits. Raises _UnusualError."""
         if any(_assigns_path(node) for node in self._nodes):
             raise _UnusualError
-        calls = [node for node in self._nodes if isinstance(node, ast.Call)]
-        for call in sorted(calls, key=lambda node: (node.lineno, node.col_offset)):
+        for call in self._calls:
             head, _, method = _dotted(call.func).rpartition(".")
             if head != "sys.path" or method not in _PLACES:
                 continue
             if len(call.args) != _PLACES[method] + 1 or call.keywords:
                 raise _UnusualError
-            folder = self._text(call.args[-1])
-            if folder is not None:
-                yield os.path.join(os.path.dirname(self._path), folder)
+            for folder in self._texts(call.args[-1], call):
+                if folder is not None:
+                    yield os.path.join(os.path.dirname(self._path), folder)
+
+    def _texts(self, node: ast.expr, place: ast.Call) -> Iterator[str | None]:
+        """What an argument of the call `place` is: for a parameter, what each caller in the file gives."""
+        function = self._owner(node, place) if isinstance(node, ast.Name) else None
+        if function is None:
+            yield self._text(node)
+            return
+        if self._bound.count(function.name) > 1:
+            raise _UnusualError
+        assert isinstance(node, ast.Name)
+        for call in self._calls:
+            if isinstance(call.func, ast.Name) and call.func.id == function.name:
+                given = _given(call, function, node.id)
+                # what a caller was given itself is followed no further
+                is_told = given is not None and not self._is_parameter(given, call)
+                yield self._text(given) if given is not None and is_told else None
+
+    def _owner(self, name: ast.Name, place: ast.Call) -> _Function | None:
+        """The innermost function around the place, if the name is a parameter of it and stays so."""
+        around = [one for one in self._functions if any(node is place for node in ast.walk(one))]
+        function = around[-1] if around else None  # functions are walked from the outside in
+        if function is None or name.id not in _parameters(function):
+            return None
+        if any(name.id in _bound_by(node) for line in function.body for node in ast.walk(line)):
+            raise _UnusualError
+        return function
+
+    def _is_parameter(self, node: ast.expr, place: ast.Call) -> bool:
+        return isinstance(node, ast.Name) and self._owner(node, place) is not None
 
     def _text(self, node: ast.expr, steps: int = 0) -> str | None:
         """The text that an expression gives; None for one that only a run knows."""
@@ -153,6 +192,20 @@ class _PlainEdits:
             raise _UnusualError
         known = [text for text in texts if text is not None]
         return function(known) if len(known) == len(texts) else None
+
+
+def _parameters(function: _Function) -> list[str]:
+    return [one.arg for one in (*function.args.posonlyargs, *function.args.args)]
+
+
+def _given(call: ast.Call, function: _Function, name: str) -> ast.expr | None:
+    """What a call gives for a parameter; None where that does not stand there."""
+    for keyword in call.keywords:
+        if keyword.arg == name:
+            return keyword.value
+    place = _parameters(function).index(name)
+    is_plain = len(call.args) > place and not any(isinstance(one, ast.Starred) for one in call.args)
+    return call.args[place] if is_plain else None
 
 
 def _assigns_path(node: ast.AST) -> bool:

@@ -125,3 +125,48 @@ def test_other_spellings_are_left_to_jedi(script: Path, edit: str, monkeypatch: 
     answer = ("from jedi",)
     monkeypatch.setattr("torchwise_analysis.names.edited_path.folders_by_jedi", lambda *_: answer)
     assert added_folders(str(script), HEAD + edit, ()) == answer
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        "def add(path):\n    if path not in sys.path:\n        sys.path.insert(0, path)\nadd('../code')",
+        "def add(first, path):\n    sys.path.append(path)\nadd(1, path=os.path.join('..', 'code'))",
+        "def main():\n    def add(path):\n        sys.path.append(path)\n    root = '../code'\n    add(root)",
+    ],
+)
+def test_helpers_that_put_on_the_path_what_they_are_given(
+    script: Path, edit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torchwise_analysis.names.edited_path.folders_by_jedi", lambda *_: ("from jedi",))
+    assert added_folders(str(script), HEAD + edit, ()) == (str(script.parent.parent / "code"),)
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        "def add(path):\n    sys.path.append(path)",
+        "def add(path):\n    sys.path.append(path)\ndef main(path):\n    add(path)\nmain('../code')",
+        "def add(path):\n    sys.path.append(path)\nadd(*sys.argv)",
+    ],
+    ids=["no caller", "given to its caller", "spread"],
+)
+def test_what_no_caller_in_the_file_tells_is_left_out(
+    script: Path, edit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torchwise_analysis.names.edited_path.folders_by_jedi", lambda *_: ("from jedi",))
+    assert added_folders(str(script), HEAD + edit, ()) == ()
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        "def add(path):\n    path = '../' + path\n    sys.path.append(path)\nadd('code')",
+        "def add(path):\n    sys.path.append(path)\nadd = print\nadd('../code')",
+    ],
+)
+def test_parameters_and_helpers_that_change_are_left_to_jedi(
+    script: Path, edit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torchwise_analysis.names.edited_path.folders_by_jedi", lambda *_: ("from jedi",))
+    assert added_folders(str(script), HEAD + edit, ()) == ("from jedi",)

@@ -6,6 +6,8 @@ object's `origin` says how it is known, and rules grade by it.
 
 from __future__ import annotations
 
+import re
+
 from torchwise_analysis.interp.abstract.values import Class, Function, Kind, Obj, Origin
 
 _MODULE_NAMES = frozenset(
@@ -49,6 +51,10 @@ _CRITERION_NAMES = frozenset(
 _LOADER_NAMES = frozenset(
     ["dl", "train_dl", "val_dl", "valid_dl", "test_dl", "batches", "dataloaders", "data_iter", "train_iter"]
 )
+
+
+# `opt`, `optim_g`, `optD`, `optimizers`, but no `optimal_lr`, `optimize_steps` or `optree`.
+_IS_OPTIMIZER = re.compile(r"[oO]pt((im|imi[sz]er)?s?(?![a-z])|(im)?[a-z]?$|imi[sz]er)").match
 
 
 # What several kinds of things have: alone it does not tell a module from an optimizer.
@@ -110,8 +116,9 @@ def is_model_of_callback(cls: Class, hook: str, name: str) -> bool:
 
 def by_name(name: str) -> Kind | None:
     """From a conventional name."""
-    low = name.lower().strip("_")
-    if low.startswith("opt") and "option" not in low and low not in ("opts", "opt_level"):
+    plain = name.strip("_")
+    low = plain.lower()
+    if _IS_OPTIMIZER(low if plain.isupper() else plain) and low not in ("opts", "opt_level"):
         return Kind.OPTIMIZER
     if low.endswith(("_opt", "optim", "optimizer", "optimiser")) or low in ("sgd", "adam"):
         return Kind.OPTIMIZER

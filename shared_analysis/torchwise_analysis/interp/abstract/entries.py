@@ -149,7 +149,7 @@ def class_entry(
     if inherits:
         todo = [*_inherited_hooks(m, cls, obj), *todo]
     hooks = any(m.library.hook(m, obj, f.name) is not None for f in todo)
-    graphless = _called_without_graph(cls, {f.name for f in todo})
+    graphless = _called_without_graph(m, cls, {f.name for f in todo})
     for turn in range(2):
         for function in todo:
             if turn == 0 and function.key in m.reached:
@@ -296,11 +296,14 @@ def _method_entry(
 _GRAPHLESS = frozenset(["no_grad", "inference_mode"])
 
 
-def _called_without_graph(cls: va.Class, names: set[str]) -> set[str]:
+def _called_without_graph(m: Machine, cls: va.Class, names: set[str]) -> set[str]:
     """The names that are called in the class, and only under `with torch.no_grad()`.
 
     Those calls were not reached, or the methods would be no entries.
     """
+    methods = (one for one in calls.flat(cls.node.body) if isinstance(one, nd.FunctionDef))
+    if all(_GRAPHLESS.isdisjoint(m.body_facts(one.body).names) for one in methods):
+        return set()
     pending: list[tuple[nd.Node, bool]] = [(statement, False) for statement in cls.node.body]
     called: dict[bool, set[str]] = {False: set(), True: set()}
     while pending:

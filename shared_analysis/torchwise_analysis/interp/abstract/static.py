@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, TypeVar, cast
 
 from torchwise_analysis.source import nodes as nd
@@ -275,21 +276,32 @@ def body_facts(body: nd.Block) -> BodyFacts:
             if isinstance(node, nd.For):
                 iterated |= _walked_over(node.iter)
     switched = frozenset(name for node in branches for name in _switched(node))
-    guarding = (node for node in branches if _guards_effect(node, switched))
-    tests = Counter(text for node in guarding for text in test_texts(node.test))
     plain = [s for s in _flatten(body) if not _is_docstring(s)]
     return BodyFacts(
         uses={name: frozenset(attributes) for name, attributes in uses.items()},
         called=frozenset(called),
         iterated=frozenset(iterated),
         names=frozenset(names),
-        repeated=frozenset(text for text, count in tests.items() if count > 1),
+        repeated=_repeated(branches, switched),
         looped=frozenset(looped),
         size=size,
         keeps=keeps,
         raises_only=len(plain) == 1 and isinstance(plain[0], nd.Raise),
         is_stub=all(isinstance(s, (nd.Pass, nd.Raise)) for s in plain),
     )
+
+
+def _repeated(branches: Sequence[nd.If | nd.IfExp], switched: frozenset[str]) -> frozenset[str]:
+    """Tests that guard an effect, and do so twice."""
+    texts = [tuple(test_texts(node.test)) for node in branches]
+    often = {text for text, count in Counter(chain.from_iterable(texts)).items() if count > 1}
+    guarding = (
+        given
+        for node, given in zip(branches, texts, strict=True)
+        if not often.isdisjoint(given) and _guards_effect(node, switched)
+    )
+    tests = Counter(chain.from_iterable(guarding))
+    return frozenset(text for text, count in tests.items() if count > 1)
 
 
 def _looped_tests(loop: nd.For | nd.While) -> set[str]:
