@@ -193,22 +193,24 @@ class Engine:
         self.root = root
         self.project = project
 
-    def is_silent(self, document: Analysable) -> bool:
+    def is_silent(self, document: SourceFile) -> bool:
         """Whether nothing that would be shown can be found in the document, told by its words and those of
-        what it imports.
+        what it imports, as the disk holds it.
 
         Only built-in rules say which words they rest on: with others nothing is silent.
         """
         from torchwise_analysis.interp import abstract
         from torchwise_analysis.semantics import speaking
 
+        if plugins().rules or _is_addressed(document.text):
+            return False
         try:
-            if plugins().rules or document.module.problems or _is_addressed(document.text):
-                return False
             with collector_paused():
-                static = abstract.static_facts(self.project)
+                trees = document.parsed.trees()
                 most, all_grades = abstract.DEFAULT_LIMITS.mentions, self._shows_grade(Confidence.POSSIBLE)
-                return speaking.is_silent(document.module, self.project, static, most, all_grades)
+                return speaking.is_silent(document.path, trees, self.project, most, all_grades)
+        except (SyntaxError, RecursionError):  # what does not parse is analysed in parts
+            return False
         except Exception:  # the border: the analysis tells what is wrong with the file
             logger.exception("asking what %s speaks of failed", document.path)
             return False

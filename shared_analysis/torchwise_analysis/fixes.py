@@ -16,9 +16,10 @@ from functools import cached_property
 from typing import TypeAlias
 
 from torchwise_analysis.findings import Edit, Finding, Fix, Place
-from torchwise_analysis.source import lower_text, nodes
+from torchwise_analysis.source import nodes
 from torchwise_analysis.source.children import children_reversed
 from torchwise_analysis.source.lines import count_breaks, line_starts
+from torchwise_analysis.source.lower_text import Parsed, lower_text
 from torchwise_analysis.source.nodes import Span
 
 Reanalyse: TypeAlias = Callable[[str, str], "Sequence[Finding] | None"]
@@ -36,10 +37,11 @@ class SourceFile:
         path: str,
         text: str,
         module: nodes.Module | None = None,
-        lower: Callable[[str, str], nodes.Module] = lower_text,
+        lower: Callable[[str, str, Parsed | None], nodes.Module] = lower_text,
     ) -> None:
         self.path = path
         self.text = text
+        self.parsed = Parsed(text)
         self._module = module
         self._lower = lower
 
@@ -47,7 +49,7 @@ class SourceFile:
     def module(self) -> nodes.Module:
         """The lowered module; parsed on first use when the caller had none."""
         if self._module is None:
-            self._module = self._lower(self.path, self.text)
+            self._module = self._lower(self.path, self.text, self.parsed)
         return self._module
 
     @cached_property

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 from torchwise_analysis.files import MAX_SOURCE_BYTES, read_regular
 from torchwise_analysis.names.edited_path import added_folders, edits_path
 from torchwise_analysis.names.releases import Releases, Version, release_run, releases
-from torchwise_analysis.source import lower_text
 from torchwise_analysis.source.decode import decode
+from torchwise_analysis.source.lower_text import Parsed, lower_text
 from torchwise_analysis.source.nodes import Module
 
 if TYPE_CHECKING:
@@ -143,6 +143,11 @@ class Project:
         self.asked_texts.add(path)
         return self._text_of(path)
 
+    def source(self, path: str) -> str | None:
+        """The text of a file whose words stand for its module; None if it cannot be read."""
+        self.asked.add(path)
+        return self._text_of(path)
+
     def _text_of(self, path: str) -> str | None:
         if path not in self._texts:
             self._texts[path] = _read(path)
@@ -190,12 +195,13 @@ class Project:
         self._latest += 1
         self.version = self._latest
 
-    def lowered(self, path: str, text: str) -> Module:
-        """The module of a text that is checked as the file `path`: one object with what its importers get."""
+    def lowered(self, path: str, text: str, parsed: Parsed | None = None) -> Module:
+        """The module of a text that is checked as the file `path`: one object with what its importers get.
+        `parsed`: of the text, as for `lower_text`."""
         known = self._modules.get(path)
         if known is not None and self._texts.get(path) == text:
             return known
-        module = lower_text(path, text)
+        module = lower_text(path, text, parsed)
         if path.endswith(".py") and self._overlay(path) is None and not self.is_library(path):
             self._texts[path], self._modules[path] = text, module
         return module

@@ -19,23 +19,51 @@ _MOST_BRACKETS = 200_000
 _PIECE = 150_000
 
 
-def lower_text(path: str, text: str) -> Module:
-    """The module of a text; never raises.
+class Parsed:
+    """The syntax trees of a text: of its pieces, one after the other.
+
+    Whoever looks at them before the text is lowered shares the tree of a text of one piece with the lowering.
+    """
+
+    __slots__ = ("_kept", "_text")
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._kept: ast.Module | None = None
+
+    def trees(self) -> Iterator[ast.Module]:
+        """The trees, to be left as they are. Raises SyntaxError or RecursionError."""
+        if too_much(self._text) is not None:
+            raise SyntaxError("more than any program has")
+        for row, piece in pieces(self._text, _PIECE):
+            tree = parse(piece)
+            if row == 0 and len(piece) == len(self._text):
+                self._kept = tree
+            yield tree
+
+    def take(self) -> ast.Module | None:
+        """The tree of the whole text, if it was made, for whoever takes it apart."""
+        kept, self._kept = self._kept, None
+        return kept
+
+
+def lower_text(path: str, text: str, parsed: Parsed | None = None) -> Module:
+    """The module of a text; never raises. `parsed`: of this text, if its trees were looked at.
 
     A text that the running Python cannot parse is lowered segment by segment: newer syntax by
     LibCST, and what does not parse at all becomes `Broken`.
     """
     with collector_paused():
-        return _lowered(path, text)
+        return _lowered(path, text, parsed.take() if parsed is not None else None)
 
 
-def _lowered(path: str, text: str) -> Module:
+def _lowered(path: str, text: str, tree: ast.Module | None) -> Module:
     lines = count_breaks(text) + 1
     refused = too_much(text)
     if refused is not None:
         return Module(path, (), (refused,), lines)
     try:
-        return Module(path, whole(text), (), lines)
+        return Module(path, whole(text, tree), (), lines)
     except (SyntaxError, RecursionError):
         pass
     table = LineTable.of(text)
@@ -56,15 +84,19 @@ def too_much(text: str) -> Problem | None:
     return Problem(Span(0, 0, 0, 0), "not analysed: more brackets or semicolons than any program has")
 
 
-def whole(text: str) -> Block:
-    """The statements of a text by `ast.parse`; raises SyntaxError or RecursionError."""
-    return tuple([placed for row, piece in pieces(text, _PIECE) for placed in _placed(piece, row)])
+def whole(text: str, tree: ast.Module | None = None) -> Block:
+    """The statements of a text by `ast.parse`; raises SyntaxError or RecursionError. `tree`: of the text, if
+    it is there; it is taken apart."""
+    if tree is not None:
+        return tuple(_placed(text, 0, tree))
+    return tuple(
+        [placed for row, piece in pieces(text, _PIECE) for placed in _placed(piece, row, parse(piece))]
+    )
 
 
-def _placed(text: str, row: int) -> Iterator[Placed]:
+def _placed(text: str, row: int, tree: ast.Module) -> Iterator[Placed]:
     """The statements of a text whose first line is the line `row` of its file."""
     starts = [*line_starts(text), len(text)]
-    tree = parse(text)
     lowering = AstLowering(text)
     for group in _by_lines(tree.body):
         first = lowering.base = lowering.first_line(group[0])

@@ -60,7 +60,7 @@ def run(
     failed: tuple[str, ...] = ()
     runs: FileRun | None = None
     try:
-        static = static_facts(project)
+        static = _static_facts(project)
         if memory.prepare(module, project, limits):
             static.bound(_MOST_BODIES)
         runs = FileRun(module.path, project, limits, stop, static, reached, memory)
@@ -78,7 +78,7 @@ def run(
     return trace if not failed else replace(trace, silence=replace(trace.silence, failed=failed))
 
 
-def static_facts(project: Project) -> StaticCache:
+def _static_facts(project: Project) -> StaticCache:
     """What was read off the nodes of a project's files."""
     return _STATIC.setdefault(project, StaticCache())
 

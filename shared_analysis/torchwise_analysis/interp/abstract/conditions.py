@@ -14,6 +14,7 @@ from torchwise_analysis.interp.abstract import values as va
 from torchwise_analysis.interp.abstract.frames import World
 from torchwise_analysis.interp.abstract.join import union
 from torchwise_analysis.interp.abstract.machine import Machine, first_known
+from torchwise_analysis.interp.abstract.state import Key
 from torchwise_analysis.interp.abstract.static import names_in, text_of
 from torchwise_analysis.interp.core import constants
 from torchwise_analysis.quick import replace
@@ -191,6 +192,8 @@ def _decide(m: Machine, value: va.Value, node: nd.Expr) -> bool | None:
         symbol, negated = value.symbol, value.negated
     elif isinstance(value, va.Obj) and value.kind is va.Kind.OPAQUE:
         symbol = value.symbol
+    elif isinstance(value, va.Union):
+        symbol = _settled(m, value, node)
     if symbol is None:
         return None
     for known, flag in reversed(m.world):
@@ -212,6 +215,40 @@ def _decide(m: Machine, value: va.Value, node: nd.Expr) -> bool | None:
     frame.decided.append(symbol)
     m.world = (*m.world, (symbol, True))
     return not negated
+
+
+def _settled(m: Machine, value: va.Union, node: nd.Expr) -> str | None:
+    """The identity of a setting with several known values, which the running function leaves as it was.
+
+    `fp16: bool = True` in a data class, and `args.fp16 = False` somewhere before: either, but one of them.
+    """
+    text = text_of(node)
+    if text is None or m.frames[-1].budget <= 0 and not m.world:
+        return None
+    if not all(isinstance(v, (va.Const, va.Unknown)) and not _changes(v) for v in value.values):
+        return None
+    keys = _holding(m, node)
+    if not keys or not m.state.changes(m.frames[-1].mark).keys().isdisjoint(keys):
+        return None
+    return ",".join(f"{key[0]}:{key[1]}:{key[2]}" for key in keys)
+
+
+def _changes(value: va.Value) -> bool:
+    """Is it counted, or of the data?"""
+    return value.counter is not None if isinstance(value, va.Const) else not _is_setting(value)
+
+
+def _holding(m: Machine, node: nd.Expr) -> tuple[Key, ...]:
+    """The facts that hold the value of a name or of an attribute of something known."""
+    facts = m.state.facts
+    if isinstance(node, nd.Name):
+        found = next((s for s in m.frames[-1].scope if ("v", s, node.id) in facts), None)
+        return () if found is None else (("v", found, node.id),)
+    if not isinstance(node, nd.Attribute):
+        return ()
+    owners = [one for key in _holding(m, node.value) for one in va.alternatives(cast("va.Value", facts[key]))]
+    keys = tuple(("a", owner.id, node.attr) for owner in owners if isinstance(owner, va.Obj))
+    return keys if len(keys) == len(owners) and all(key in facts for key in keys) else ()
 
 
 _COUNT_TEST = re.compile(r"(.+) (==|<|<=|>|>=) (\d{1,3})")

@@ -95,7 +95,7 @@ def join_tensors(a: va.Tensor, b: va.Tensor) -> va.Tensor:
     if (not a.passes and b.passes) or (not b.passes and a.passes):
         factors, reduction = lead.factors, lead.reduction
     else:
-        factors = a.factors & b.factors if a.factors and b.factors else a.factors or b.factors
+        factors = _join_factors(a, b)
         reduction = a.reduction if a.reduction == b.reduction else a.reduction or b.reduction
     return va.Tensor(
         lead.evidence,
@@ -113,6 +113,15 @@ def join_tensors(a: va.Tensor, b: va.Tensor) -> va.Tensor:
         a.taint | b.taint,
         a.dead | b.dead,
     )
+
+
+def _join_factors(a: va.Tensor, b: va.Tensor) -> frozenset[va.Factor]:
+    """What scales either: all of it where one is not scaled, or where each is divided in its own way."""
+    if not (a.factors and b.factors):
+        return a.factors or b.factors
+    common = a.factors & b.factors
+    is_lost = a.divided and b.divided and not any(factor.op == "/" for factor in common)
+    return a.factors | b.factors if is_lost else common
 
 
 def same(a: va.Value, b: va.Value) -> bool:
