@@ -205,7 +205,8 @@ class Analyst:
         memory = Memory()
         answer, basis = self._answer(engine, shared, reading, frozenset(), memory)
         self._keep(name, answer, basis)
-        self._remember(job.path, memory)
+        if not engine.project.is_library(job.path):  # nobody calls into a library
+            self._remember(job.path, memory)
         return answer
 
     def again(self, job: Job, called: frozenset[Key]) -> Answer:

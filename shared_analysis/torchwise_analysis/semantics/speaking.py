@@ -16,7 +16,6 @@ import ast
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import lru_cache
 
 from torchwise_analysis.interp.abstract import beliefs
 from torchwise_analysis.interp.abstract.relevance import imported_files
@@ -88,10 +87,50 @@ def may_speak(words: Words, all_grades: bool = True) -> bool:
 # --------------------------------------------------------------------------- what rules speak of
 
 
-def _is_like(pattern: str) -> Callable[[Iterable[str]], bool]:
-    """Is any of these names like that? Joined in lines they are searched at once."""
-    matches = re.compile(pattern, re.MULTILINE).search
-    return lambda names: matches("\n".join(names)) is not None
+class _Vocabulary:
+    """Which names are of which kind. Files have most names in common, and each is asked about once."""
+
+    def __init__(self) -> None:
+        self._known: set[str] = set()
+        self._kinds: list[tuple[Callable[[str], object], set[str]]] = []
+
+    def kind(self, holds: Callable[[str], object]) -> Callable[[frozenset[str]], bool]:
+        """A question: is any of these names one that `holds`?"""
+        members = set[str]()
+        self._kinds.append((holds, members))
+
+        def is_among(names: frozenset[str]) -> bool:
+            self._learn(names)
+            return not members.isdisjoint(names)
+
+        return is_among
+
+    def _learn(self, names: frozenset[str]) -> None:
+        if names <= self._known:
+            return
+        if len(self._known) > _MOST_NAMES:
+            self._known.clear()
+            for _, members in self._kinds:
+                members.clear()
+        for name in names - self._known:
+            for holds, members in self._kinds:
+                if holds(name):
+                    members.add(name)
+        self._known |= names
+
+
+_MOST_NAMES = 1 << 18
+_VOCABULARY = _Vocabulary()
+
+
+def _is_like(pattern: str) -> Callable[[frozenset[str]], bool]:
+    """Is any of these names like that?"""
+    return _VOCABULARY.kind(re.compile(pattern).search)
+
+
+def _is_believed(kind: Kind) -> Callable[[frozenset[str]], bool]:
+    """Would the interpreter take something of any of these names for that?"""
+    return _VOCABULARY.kind(lambda name: beliefs.by_name(name) is kind)
 
 
 # Frameworks own loops, hooks and whole trainings.
@@ -122,6 +161,8 @@ _GROUPS = _is_like(
     r"^(distributed|init_(process_group|device_mesh|distributed)|spawn|start_processes)$|_launch$"
 )
 _KNOWN_OPTIMIZERS = optimizers.KNOWN_OPTIMIZERS
+_IS_OPTIMIZER = _is_believed(Kind.OPTIMIZER)
+_IS_CRITERION = _is_believed(Kind.CRITERION)
 
 
 def _names_of(*meanings: object) -> frozenset[str]:
@@ -138,8 +179,9 @@ _MEETINGS = _names_of(frameworks.owned_collective, frameworks.engine_checkpoint)
 }
 _UNPICKLES = frozenset(["torch.load", "pickle.load", "joblib.load"])
 _OF_MODULES = ("torch.nn.", "torch.hub.", "torchvision.models.", "timm.", "diffusers.", "torchaudio.models.")
+_PACKAGES_OF_MODULES = ("torch.nn", "torch.hub")
 _MAKERS = frozenset([modules.__name__, distributed.__name__, frameworks.__name__])
-_OTHER_MODULES = _is_like(r"(Net|Model|Transformer|UNet|Conv|Encoder|Decoder)$")
+_OTHER_MODULES = re.compile(r"(Net|Model|Transformer|UNet|Conv|Encoder|Decoder)$").search
 _OLD_BEGINNINGS = ("functorch", "torchvision.models.", "torch.cuda.amp.", "torch.cpu.amp.")
 _OLD_WORDS = frozenset(["Variable", "set_default_tensor_type", "amp", "init"])
 
@@ -153,15 +195,14 @@ def _trains(words: Words) -> bool:
         return True
     if any(path.startswith("torch.autograd.") and _last(path) in _BACKWARDS for path in words.paths):
         return True
-    if words.is_loose and not taken.isdisjoint(_BACKWARDS):
+    if words.may_reach("torch.autograd") and not taken.isdisjoint(_BACKWARDS):
         return True
     if "step" not in taken:
         return False
     found = words.said
     is_optimizer = not taken.isdisjoint(("param_groups", "zero_grad"))
-    if is_optimizer or _OPTIMIZES(found) or not found.isdisjoint(_KNOWN_OPTIMIZERS):
-        return True
-    return any(_believed(name) is Kind.OPTIMIZER for name in found)
+    is_known = _OPTIMIZES(found) or not found.isdisjoint(_KNOWN_OPTIMIZERS)
+    return is_optimizer or is_known or _IS_OPTIMIZER(found)
 
 
 def _last(path: str) -> str:
@@ -174,14 +215,7 @@ def _is_owned(words: Words) -> bool:
 
 def _computes_loss(words: Words) -> bool:
     found = words.said
-    if _LOSES(found) or not found.isdisjoint(_LOSS_FUNCTIONS):
-        return True
-    return any(_believed(name) is Kind.CRITERION for name in found)
-
-
-@lru_cache(maxsize=1 << 16)  # files have most of their words in common
-def _believed(name: str) -> Kind | None:
-    return beliefs.by_name(name)
+    return _LOSES(found) or not found.isdisjoint(_LOSS_FUNCTIONS) or _IS_CRITERION(found)
 
 
 def _activates(words: Words) -> bool:
@@ -203,7 +237,7 @@ def _keeps_state(words: Words) -> bool:
 def _loads(words: Words) -> bool:
     if "trust_remote_code" in words.said or "trust_remote_code" in words.texts:
         return True
-    if words.is_loose and "load" in words.attributes:
+    if "load" in words.attributes and any(map(words.may_reach, ("torch", "pickle", "joblib"))):
         return True
     return not words.paths.isdisjoint(_UNPICKLES)
 
@@ -242,13 +276,15 @@ def _evaluates(words: Words) -> bool:
     """Modules made here that may run where nothing is recorded."""
     if not _builds_modules(words):
         return False
-    return not words.said.isdisjoint(_UNRECORDED) or words.is_loose or _BY_MODE(words.paths)
+    is_told = not words.said.isdisjoint(_UNRECORDED) or _BY_MODE(words.paths)
+    return is_told or any(map(words.may_reach, _PACKAGES_OF_MODULES))
 
 
 def _builds_modules(words: Words) -> bool:
     if "from_pretrained" in words.said or any(map(_is_module, words.paths)):
         return True
-    return words.is_loose and any(name[:1].isupper() for name in words.attributes)
+    is_reached = any(map(words.may_reach, _PACKAGES_OF_MODULES))
+    return is_reached and any(name[:1].isupper() for name in words.attributes)
 
 
 def _keeps_graphs(words: Words) -> bool:
@@ -263,7 +299,7 @@ def _is_module(path: str) -> bool:
     if meaning is not None and meaning.__module__ not in _MAKERS:
         return False
     if not path.startswith("torch."):
-        return path.startswith(_OF_MODULES) or bool(_OTHER_MODULES((last,))) or ".nn." in path
+        return path.startswith(_OF_MODULES) or bool(_OTHER_MODULES(last)) or ".nn." in path
     if path.startswith("torch.nn.functional."):
         return last in ("linear", "bilinear") or last.startswith("conv")
     is_class = path.startswith(_OF_MODULES) and last[:1].isupper()

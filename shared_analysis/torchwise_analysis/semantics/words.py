@@ -22,10 +22,11 @@ class Words:
 
     said: all words that are no texts: names, parameters, keywords, attributes, parts of imported names.
     attributes: what is taken of things that no import gave, of_imports: of those that one gave. texts: may
-    be names. paths: members of libraries, as their packages export them. is_loose: an attribute of anything
-    may be a library's. annotations: paths that parameters are annotated with. has_module: defines a class of
-    modules. has_open_class: defines a class of which not all bases are known by name. runs_forward: calls a
-    `forward` by name, other than that of a base.
+    be names. paths: members of libraries, as their packages export them. packages: of these, packages that
+    are handed around, so that an attribute of anything may be theirs; "" for one that a text may choose.
+    annotations: paths that parameters are annotated with. has_module: defines a class of modules.
+    has_open_class: defines a class of which not all bases are known by name. runs_forward: calls a `forward`
+    by name, other than that of a base.
     """
 
     said: frozenset[str]
@@ -33,12 +34,28 @@ class Words:
     of_imports: frozenset[str]
     texts: frozenset[str]
     paths: frozenset[str]
-    is_loose: bool
+    packages: frozenset[str]
     annotations: frozenset[str]
     has_module: bool
     has_open_class: bool
     runs_forward: bool
     imports: tuple[nd.Import | nd.ImportFrom, ...] = ()
+
+    @property
+    def is_loose(self) -> bool:
+        """May an attribute of anything be a library's?"""
+        return bool(self.packages)
+
+    def may_reach(self, package: str) -> bool:
+        """May something that is handed around be this package, or hold it?"""
+        return any(self._holds(one, package) for one in self.packages)
+
+    def _holds(self, outer: str, package: str) -> bool:
+        if not outer or outer == package or outer.startswith(f"{package}."):
+            return True
+        return package.startswith(f"{outer}.") and self.attributes.issuperset(
+            package[len(outer) + 1 :].split(".")
+        )
 
     def of_project(self) -> Words:
         """The same of a file that imports others of the project: what it got from them may be anything."""
@@ -54,7 +71,7 @@ class Words:
             frozenset[str]().union(*(one.of_imports for one in given)),
             frozenset[str]().union(*(one.texts for one in given)),
             frozenset[str]().union(*(one.paths for one in given)),
-            any(one.is_loose for one in given),
+            frozenset[str]().union(*(one.packages for one in given)),
             frozenset[str]().union(*(one.annotations for one in given)),
             any(one.has_module for one in given),
             any(one.has_open_class for one in given),
@@ -133,7 +150,7 @@ def _words(found: _Reading) -> Words:
         if whole.rpartition(".")[2][:1].isupper():
             attributes.add(last)
     texts = {part for text in found.texts for part in text.split(".")}
-    is_loose = found.imports_by_text or not paths.isdisjoint(_PACKAGES)
+    packages = paths & _PACKAGES | (frozenset([""]) if found.imports_by_text else frozenset[str]())
     if not (found.names | attributes).isdisjoint(_LOOKS_UP):
         attributes |= texts
     for root, rest, member in found.looked_up:
@@ -152,7 +169,7 @@ def _words(found: _Reading) -> Words:
         frozenset(of_imports),
         frozenset(found.texts),
         frozenset(paths),
-        is_loose,
+        frozenset(packages),
         frozenset(map(registry.canonical, _started(found, found.annotations))),
         any(map(_is_base, bases)),
         found.has_vague_base or any(root in found.assigned for root, _ in found.bases),

@@ -326,15 +326,15 @@ def _imports(part: Mentions, importer: str, project: Project) -> tuple[str, ...]
 def imported_files(
     statements: Iterable[nd.Import | nd.ImportFrom], importer: str, project: Project
 ) -> tuple[str, ...]:
-    """Files of the project that these statements of the file `importer` may import."""
+    """Files of the project that these statements of the file `importer` may import; of a library, none."""
+    if project.is_library(importer):
+        return ()
     return tuple(path for statement in statements for path in _imported(statement, importer, project))
 
 
 def _imported(node: nd.Import | nd.ImportFrom, importer: str, project: Project) -> Iterator[str]:
     if isinstance(node, nd.Import):
         found = [project.find(alias.name, importer) for alias in node.names]
-    elif node.level and project.is_library(importer):
-        return  # a library beside itself
     else:
         module = _found(node, node.module, importer, project)
         if module is not None and module.is_library:
