@@ -8,7 +8,7 @@ from torchwise_analysis.findings import Confidence, Edit, Evidence, Fix, Place, 
 from torchwise_analysis.fixes import SourceFile, expression_at, insert_at
 from torchwise_analysis.interp.abstract.events import Event, Guard, Loaded, Saved, WeightsLoaded
 from torchwise_analysis.interp.abstract.trace import Trace
-from torchwise_analysis.interp.abstract.values import Const, Obj, Unknown, alternatives
+from torchwise_analysis.interp.abstract.values import Const, Kind, Obj, Unknown, alternatives
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
 from torchwise_analysis.rules._processes import can_meet, said_of_ranks, several_processes
 from torchwise_analysis.rules._reading import distinct, doubt
@@ -192,6 +192,8 @@ def _found(trace: Trace) -> Iterator[Hit]:
         if _is_of_this_rank(load):
             continue
         filled = filled_by.get(f"loaded#{load.order}")
+        if filled is not None and filled.target.kind is Kind.SCHEDULER:
+            continue  # numbers, which lie on no device
         group = next((pair for pair in several if _is_beside(pair[0], load)), None)
         if filled is not None and group is not None:
             yield _hit(load, filled, group)

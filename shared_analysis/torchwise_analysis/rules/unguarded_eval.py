@@ -356,7 +356,7 @@ def detect(trace: Trace) -> Iterator[Hit]:
     for forward in trace.forwards:
         if False in forward.grad or forward.pass_ in trace.used or forward.through in ("loss", "entry"):
             continue
-        if not trace.repeats(forward) or is_in_construction(forward):
+        if not trace.repeats(forward) or is_in_construction(forward) or _guards_itself(trace, forward):
             continue
         is_switched = {mode.name for mode in forward.modes} == {"eval"}
         if not is_switched and not _is_only_read(trace, forward):
@@ -384,6 +384,12 @@ def detect(trace: Trace) -> Iterator[Hit]:
             frozenset({("pass", forward.pass_)}),
             None if _trains_inside(trace, forward) else _Found(forward, _nothing_leaves(trace, forward)),
         )
+
+
+def _guards_itself(trace: Trace, forward: Forward) -> bool:
+    """Does the forward switch autograd off for all that it runs, with no parameters of its own beside?"""
+    whole = (forward.module, *trace.parts(forward.module.id))
+    return trace.passes[forward.pass_].is_quiet and not any(one.kind is Kind.PARAMETER for one in whole)
 
 
 def _severity(trace: Trace, forward: Forward, is_switched: bool) -> Severity:

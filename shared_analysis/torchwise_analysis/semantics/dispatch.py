@@ -385,6 +385,8 @@ class Library:
             return table
         if name == "zero_" and "grad" in _attributes_below(node):
             m.forget_gradients()
+        if name == "zero_grad":  # of one of many models: whose gradients are gone is not known
+            m.forget_gradients()
         if name == "get" and isinstance(receiver, va.Unknown):
             entry = _looked_up(m, receiver, call)
             if entry is not None:
@@ -588,11 +590,31 @@ def _learns_nothing(m: Machine, target: va.Value) -> bool:
     return m.is_frozen(known) or modules.parameter_free(m, known)
 
 
+def _is_left_to_others(m: Machine, rate: va.Value | None, node: nd.Node) -> bool:
+    """Does whoever calls this forward choose the rate, or the function itself, which may have made it 0?"""
+    if rate is None:
+        return False
+    of_forward = (frame.function for frame in m.frames if frame.function is not None)
+    running = {function.key for function in of_forward if _is_of_running(m, function)}
+    if any(value is rate and key[0] in running for key, value in m.arguments.items()):
+        return True
+    is_zero = any(isinstance(v, va.Const) and v.value == 0 for v in va.alternatives(rate))
+    written = (*node.args, *(one.value for one in node.keywords)) if isinstance(node, nd.Call) else ()
+    return is_zero and any(isinstance(one, nd.Name) and m.lookup(one.id) is rate for one in written)
+
+
+def _is_of_running(m: Machine, function: va.Function) -> bool:
+    """Is it a method of the module whose forward runs?"""
+    whole = m.forward[0].id if m.forward is not None else None
+    return isinstance(function.self, va.Obj) and function.self.id == whole
+
+
 def _functional(m: Machine, call: Call) -> va.Value:
     last = call.last
     if last in _DROPOUT:
         p = call.get("p", 1)
         is_off = isinstance(p, va.Const) and p.value == 0
+        is_off = is_off or _is_left_to_others(m, p, call.node)
         if call.get("training", 2) is None and not call.arguments.open and not is_off:
             m.emit(ev.DropoutCall, call.node, how="functional", built=m.place(call.node))
         found = m.tensors(call.first())
@@ -600,7 +622,7 @@ def _functional(m: Machine, call: Call) -> va.Value:
     if last == "scaled_dot_product_attention":
         p = call.get("dropout_p", 4)
         is_off = p is None or any(isinstance(v, va.Const) and v.value == 0 for v in va.alternatives(p))
-        if not is_off:
+        if not (is_off or _is_left_to_others(m, p, call.node)):
             m.emit(ev.DropoutCall, call.node, how="attention", built=m.place(call.node))
             m.emit(ev.ApiCall, call.node, name=call.name, arguments=call.arguments)
     if last in ("linear", "conv1d", "conv2d", "conv3d", "bilinear"):

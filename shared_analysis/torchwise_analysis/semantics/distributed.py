@@ -111,6 +111,23 @@ def compiled(m: Machine, target: va.Function, node: nd.Node) -> va.Function:
     return replace(target, wraps=(*target.wraps, context))
 
 
+_QUANTIZERS = ("torch.quantization", "torch.ao.quantization", "torch.ao.quantization.quantize_fx")
+_OBSERVING = ("prepare", "prepare_qat", "prepare_fx", "prepare_qat_fx", "fuse_modules", "fuse_modules_qat")
+_CONVERTING = ("convert", "convert_fx", "quantize", "quantize_dynamic")
+
+
+@function(*(f"{package}.{name}" for package in _QUANTIZERS for name in _OBSERVING))
+def prepared_for_quantization(m: Machine, call: Call) -> va.Value:
+    """The model, with observers in it: it still learns."""
+    return call.get("model", 0) or va.UNKNOWN
+
+
+@function(*(f"{package}.{name}" for package in _QUANTIZERS for name in _CONVERTING))
+def quantized(m: Machine, call: Call) -> va.Value:
+    """A model of integers, of which no gradient is recorded."""
+    return va.unknown(None)
+
+
 @function(
     "torch.distributed.fsdp.fully_shard",
     "torch.distributed._composable.fsdp.fully_shard",

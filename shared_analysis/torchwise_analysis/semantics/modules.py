@@ -451,19 +451,23 @@ def _run_own(m: Machine, obj: va.Obj, pass_: int, call: Call, top: bool) -> va.V
     m.note_read(own.code)
     key = (obj.id, m.recording(), m.mode(obj), len(call.arguments.positional), m.scopes.compiled)
     forms = m.forward_cache.get(key, {})
-    runs, last, others = forms.get(m.world, (0, None, frozenset[int]()))
+    runs, last, others, quiet = forms.get(m.world, (0, None, frozenset[int](), frozenset[int]()))
     body = own.node.body if isinstance(own.node, nd.FunctionDef) else ()
     enough = 2 if top or m.body_facts(body).keeps else 1
-    if last is None and sum(count for count, _, _ in forms.values()) > _FORWARD_RUNS:
-        last, runs = next((form for _, form, _ in forms.values() if form is not None), None), enough
-        others = frozenset[int]().union(*(ran for _, _, ran in forms.values()))
+    if last is None and sum(form[0] for form in forms.values()) > _FORWARD_RUNS:
+        last, runs = next((form[1] for form in forms.values() if form[1] is not None), None), enough
+        others = frozenset[int]().union(*(form[2] for form in forms.values()))
+        quiet = frozenset[int]()
+    running = m.passes[pass_]
     if runs >= enough and last is not None:
-        m.passes[pass_].modules |= others
+        running.modules |= others
+        running.unrecorded |= quiet
+        running.recorded |= others - quiet
         return renewed(m, last, pass_, values, call.node)
-    before = frozenset(m.passes[pass_].modules)
+    before = frozenset(running.modules)
     result = calls.call_function(m, replace(own, self=obj), call.arguments, call.node)
-    others |= m.passes[pass_].modules - before
-    ran = (runs + 1, form_of(m, result), others)
+    others |= running.modules - before
+    ran = (runs + 1, form_of(m, result), others, frozenset(running.unrecorded - running.recorded))
     m.forward_cache[key] = {**m.forward_cache.get(key, {}), m.world: ran}
     recording = True in m.recording() and True in m.passes[pass_].forward.grad
     if not m.tensors(result) and top:
@@ -591,24 +595,35 @@ _EVAL = va.Const(None, False)
 
 def _tell_parts(m: Machine, whole: va.Obj, mode: va.Value, node: nd.Node) -> None:
     """A part whose class has a `train` of its own is told by a call of it. [torch.nn.Module.train]"""
-    told: dict[int, va.Obj] = {}
+    for own in _told_by_call(m, whole):
+        calls.call_function(m, own, va.Arguments((mode,)), node)
+
+
+def _told_by_call(m: Machine, whole: va.Obj) -> list[va.Function]:
+    """The `train` of each part that has one of its own, but for parts of such parts."""
+    told: dict[int, va.Function] = {}
     for oid in sorted(m.parts_of(whole.id), key=lambda oid: len(m.lineage(oid))):
         part = m.objects.get(oid)
         if part is None or part.cls is None or told.keys() & set(m.lineage(oid)):
             continue
         own = calls.find_member(m, part.cls, "train")
         if isinstance(own, va.Function):
-            told[oid] = part
-            calls.call_function(m, replace(own, self=part), va.Arguments((mode,)), node)
+            told[oid] = replace(own, self=part)
+    return list(told.values())
 
 
 def _set_mode(m: Machine, obj: va.Obj, to: str, node: nd.Node) -> None:
     before = m.mode(obj)
     here = frozenset(mode.place for mode in before)
+    # what the `train` of these leaves as it is stays so
+    own = (each.self for each in _told_by_call(m, obj))
+    kept = [(part.id, m.mode(part)) for part in own if isinstance(part, va.Obj)]
     undone = m.parts_in_eval(obj, here) if to == "train" else frozenset[int]()
     m.emit(ev.ModeChange, node, module=obj, to=to, before=before, undone=undone)
     mode = frozenset([va.Mode(to, m.place(node), m.frames[-1].id)])
     m.set_mode(obj, mode)
+    for oid, modes in kept:
+        m.put_mode(oid, modes)
     for part in obj.over:
         known = first_known(part)
         if isinstance(known, va.Obj) and "wrapper" in obj.traits:

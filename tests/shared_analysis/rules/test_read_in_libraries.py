@@ -1433,3 +1433,404 @@ def test_weights_of_hidden_modules_are_registered_by_hand(given: str, is_silent:
                 return sum(lookup(x) for lookup in self.lookups)
         """,
     )
+
+
+# --------------------------------------------------------------------------- settings with several values
+
+WINDOWED = """
+import torch
+from dataclasses import dataclass
+from torch import nn
+
+
+@dataclass
+class Args:
+    fp16: bool = True
+    window: int = 1
+    clip: float = 1.0
+
+
+class Model:
+    def __init__(self, args=None, use_cuda=True):
+        self.args = Args()
+        if isinstance(args, dict):
+            self.args.__dict__.update(args)
+        elif isinstance(args, Args):
+            self.args = args
+        if not use_cuda:
+            self.args.fp16 = False
+        self.model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.1), nn.Linear(4, 2))
+
+    def train(self, loader):
+        args = self.args
+        model = self.model
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        if args.fp16:
+            scaler = torch.amp.GradScaler("cuda")
+        for step, (x, y) in enumerate(loader):
+            loss = nn.functional.cross_entropy(model(x), y)
+{division}
+            if args.fp16:
+                scaler.scale(loss).backward(){first}
+            else:
+                loss.backward(){second}
+            if (step + 1) % args.window == 0:
+                if args.fp16:
+                    scaler.step(optimizer)
+                    scaler.update()
+                else:
+                    optimizer.step()
+                model.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("division", "ends"),
+    [
+        (
+            """
+            if args.window > 1:
+                loss = loss / args.window
+""",
+            ("", ""),
+        ),
+        (
+            """
+            loss = loss / args.window if args.fp16 else loss / max(1, args.window)
+""",
+            ("", ""),
+        ),
+        ("", ("", "  # here")),
+    ],
+    ids=["where the window is larger than one", "one way or another", "not at all"],
+)
+def test_a_setting_with_a_default_is_one_value_for_all_of_a_run(division: str, ends: tuple[str, str]) -> None:
+    program = WINDOWED.format(division=division, first=ends[0], second=ends[1])
+    check("unscaled-accumulation", program)
+    assert findings_of("missing-zero-grad", program.replace("  # here", "")) == []
+
+
+@pytest.mark.parametrize(
+    "clear", ["model.zero_grad()", "optimizer.zero_grad()", "model.zero_grad(set_to_none=True)"]
+)
+@pytest.mark.parametrize(
+    "more",
+    [
+        "self.model = torch.quantization.quantize_dynamic(self.model, {nn.Linear}, dtype=torch.qint8)",
+        "self.model = torch.ao.quantization.prepare_qat(self.model)",
+        "self.model = build(self.model)",
+    ],
+)
+def test_a_model_that_was_made_in_one_of_many_ways_is_cleared_by_itself(clear: str, more: str) -> None:
+    program = f"""
+import torch
+from torch import nn
+from transformers import AutoModel
+from elsewhere import build
+
+
+class Model:
+    def __init__(self, args, kinds):
+        if args.a:
+            self.model = AutoModel.from_pretrained("a")
+        elif args.b:
+            self.model = AutoModel.from_pretrained("b")
+        elif args.c:
+            self.model = AutoModel.from_config(args.c)
+        else:
+            self.model = kinds[args.kind](args)
+        if args.quantized:
+            {more}
+
+    def train(self, loader):
+        model = self.model
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        if torch.cuda.device_count() > 1:
+            model = nn.DataParallel(model)
+        for x, y in loader:
+            loss = nn.functional.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            {clear}
+"""
+    assert findings_of("missing-zero-grad", program) == []
+
+
+def test_a_flag_that_ends_the_function_is_the_one_that_chose_the_mode() -> None:
+    check(
+        "stuck-eval-mode",
+        """
+        import torch
+        from torch import nn
+
+
+        class Trainer:
+            def __init__(self, args):
+                self.args = args
+                self.model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Linear(4, 2))
+                self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+
+            def update(self, batch, eval=False):
+                x, y = batch
+                if eval:
+                    self.model.eval()
+                else:
+                    self.model.train()
+                    self.optimizer.zero_grad()
+                loss = nn.functional.cross_entropy(self.model(x), y)
+                value = loss.data.item()
+                if eval:
+                    return value
+                loss.backward()
+                self.optimizer.step()
+                return value
+        """,
+    )
+    check(
+        "stuck-eval-mode",
+        """
+        import torch
+        from torch import nn
+
+        model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Linear(4, 2))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+        def train(loader, dev, verbose):
+            for x, y in loader:
+                optimizer.zero_grad()
+                loss = nn.functional.cross_entropy(model(x), y)
+                loss.backward()
+                optimizer.step()
+            if verbose:
+                model.eval()  # here
+                with torch.no_grad():
+                    print(sum(model(x).sum().item() for x in dev))
+            return model
+
+
+        def main(loader, dev, verbose):
+            for epoch in range(10):
+                train(loader, dev, verbose)
+        """,
+    )
+
+
+# --------------------------------------------------------------------------- parts that decide on their mode
+
+
+@pytest.mark.parametrize(
+    ("own", "end"),
+    [
+        (
+            """
+    def train(self, mode=True):
+        if not mode or self.learns:
+            super().train(mode)
+""",
+            "",
+        ),
+        (
+            """
+    def train(self, mode=True):
+        return self
+""",
+            "",
+        ),
+        (
+            """
+    def train(self, mode=True):
+        super().train(mode)
+        return self
+""",
+            "  # here",
+        ),
+        ("", "  # here"),
+    ],
+    ids=["eval alone", "nothing", "as any other", "none"],
+)
+def test_a_part_with_a_train_of_its_own_is_woken_by_that_alone(own: str, end: str) -> None:
+    check(
+        "frozen-norm-reactivated",
+        f"""
+import torch
+from torch import nn
+
+
+class Chars(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.learns = False
+        self.rnn = nn.LSTM(8, 8)
+        self.drop = nn.Dropout(0.1)
+{own}
+    def represent(self, x):
+        with torch.no_grad():
+            return self.drop(self.rnn(x)[0])
+
+
+class Tagger(nn.Module):
+    def __init__(self, chars):
+        super().__init__()
+        self.chars = chars
+        self.head = nn.Linear(8, 2)
+
+    def forward(self, x):
+        return self.head(self.chars.represent(x))
+
+
+def train(loader):
+    chars = Chars()
+    chars.eval()
+    model = Tagger(chars)
+    optimizer = torch.optim.SGD(model.head.parameters(), lr=0.1)
+    for epoch in range(10):
+        model.train(){end}
+        for x, y in loader:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+""",
+    )
+
+
+# --------------------------------------------------------------------------- rates that others choose
+
+
+def test_the_rate_of_dropout_is_left_to_the_caller_or_made_zero() -> None:
+    check(
+        "dropout-always-on",
+        """
+        import torch
+        import torch.nn.functional as F
+        from torch import nn
+
+
+        class Attend(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.pre = nn.Linear(4, 4)
+
+            def forward(self, query, key, value, mask=None, dropout_p=0.0):
+                out = F.scaled_dot_product_attention(
+                    self.pre(query), key, value, attn_mask=mask, dropout_p=dropout_p
+                )
+                return F.dropout(out, dropout_p)
+
+
+        class Weighted(nn.Module):
+            def __init__(self, rate):
+                super().__init__()
+                self.rate = rate
+                self.out = nn.Linear(4, 4)
+
+            def attend(self, q, k, v, rate, training):
+                if not training:
+                    rate = 0.0
+                weights = torch.softmax(torch.bmm(q, k.transpose(-2, -1)), -1)
+                if rate > 0.0:
+                    weights = F.dropout(weights, p=rate)
+                return torch.bmm(weights, v)
+
+            def forward(self, q, k, v):
+                return self.out(self.attend(q, k, v, self.rate, self.training))
+
+
+        class Always(nn.Module):
+            def __init__(self, rate=0.0):
+                super().__init__()
+                self.rate = rate
+                self.out = nn.Linear(4, 4)
+
+            def drop(self, x, p):
+                return F.dropout(x, p)  # here
+
+            def forward(self, x):
+                return self.drop(F.dropout(self.out(x), self.rate), self.rate)  # here
+        """,
+    )
+
+
+# --------------------------------------------------------------------------- forwards that guard themselves
+
+
+def test_a_forward_that_switches_autograd_off_needs_no_other_guard() -> None:
+    check(
+        "unguarded-eval",
+        """
+        import torch
+        from torch import nn
+        from elsewhere import build
+
+
+        class Within(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.net = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.1))
+
+            def forward(self, x):
+                with torch.no_grad():
+                    y = self.net(x)
+                return y.flatten(1)
+
+
+        class Unseen(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.net = build()
+
+            def forward(self, count):
+                with torch.no_grad():
+                    return self.net.sample(count)
+
+
+        class Partly(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.body = nn.Linear(4, 4)
+                self.head = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.1))
+
+            def forward(self, x):
+                with torch.no_grad():
+                    y = self.body(x)
+                return self.head(y)
+
+
+        def extract(loader):
+            within, unseen, partly = Within(), Unseen(), Partly()
+            within.eval()
+            unseen.eval()
+            partly.eval()
+            for x in loader:
+                yield within(x).cpu().numpy(), unseen(len(x)).cpu().numpy()
+                yield partly(x).cpu().numpy()  # here
+        """,
+    )
+
+
+# --------------------------------------------------------------------------- states without tensors
+
+
+def test_the_state_of_a_schedule_lies_on_no_device() -> None:
+    check(
+        "load-without-map-location",
+        """
+        import os
+        import torch
+        import torch.distributed as dist
+        from torch import nn
+        from torch.nn.parallel import DistributedDataParallel
+
+
+        def main(path):
+            rank = int(os.environ["LOCAL_RANK"])
+            dist.init_process_group("nccl")
+            model = nn.Linear(4, 2).to(rank)
+            optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+            scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10)
+            optimizer.load_state_dict(torch.load(os.path.join(path, "optimizer.pt")))  # here
+            scheduler.load_state_dict(torch.load(os.path.join(path, "scheduler.pt")))
+            model = DistributedDataParallel(model, device_ids=[rank])
+            return model
+        """,
+    )

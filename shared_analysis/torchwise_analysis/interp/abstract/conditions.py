@@ -223,7 +223,7 @@ def _settled(m: Machine, value: va.Union, node: nd.Expr) -> str | None:
     `fp16: bool = True` in a data class, and `args.fp16 = False` somewhere before: either, but one of them.
     """
     text = text_of(node)
-    if text is None or m.frames[-1].budget <= 0 and not m.world:
+    if text is None or (m.frames[-1].budget <= 0 and not m.world):
         return None
     if not all(isinstance(v, (va.Const, va.Unknown)) and not _changes(v) for v in value.values):
         return None

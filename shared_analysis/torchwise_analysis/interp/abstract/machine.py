@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
 from torchwise_analysis.findings import Place
 from torchwise_analysis.interp.abstract import events as ev
@@ -26,6 +26,9 @@ from torchwise_analysis.interp.abstract.trace import Pass, Silence
 from torchwise_analysis.names.project import Project
 from torchwise_analysis.quick import replace
 from torchwise_analysis.source import nodes as nd
+
+# How often a forward was run, the form of its result, the modules that ran within, those without autograd.
+ForwardRuns: TypeAlias = "tuple[int, Any, frozenset[int], frozenset[int]]"
 
 R = TypeVar("R")
 E = TypeVar("E", bound=ev.Event)
@@ -342,8 +345,7 @@ class Machine:
         self.finished: set[tuple[tuple[str, int, int, str], World]] = set()
         self.unfinished: set[tuple[tuple[str, int, int, str], World]] = set()
         self.arguments: dict[tuple[object, ...], va.Value] = {}
-        # how often a forward was run, the form of its result, and the modules that ran within
-        self.forward_cache: dict[tuple[object, ...], dict[World, tuple[int, Any, frozenset[int]]]] = {}
+        self.forward_cache: dict[tuple[object, ...], dict[World, ForwardRuns]] = {}
         self.modules: dict[str, int] = {}
         self.counts = Counts()
         self.shared_ids = 0 if base is None else base.last_id
@@ -953,6 +955,8 @@ class Machine:
             running.modules.add(module.id)
             if True not in self.recording():
                 running.unrecorded.add(module.id)
+            else:
+                running.recorded.add(module.id)
             return self.forward[1]
         pass_ = self.fresh_id()
         grad = self.recording() if grad is None else grad
@@ -1136,6 +1140,14 @@ class Machine:
         if not quiet:
             self.emit(ev.GradientsReset, node, roots=found)
         self.clear(node, self.reached_optimizers(found), how, quiet)
+
+    def ends_unrecorded(self, frame: Frame) -> None:
+        """The frame is left with autograd off: of a whole that runs, its result has no graph."""
+        if self.forward is None or frame.function is None:
+            return
+        whole, pass_ = self.forward
+        if isinstance(frame.function.self, va.Obj) and frame.function.self.id == whole.id:
+            self.passes[pass_].unrecorded.add(whole.id)
 
     def forget_gradients(self) -> None:
         """Those of something unknown are gone, or a thing that is not seen, such as a tape, made them its own

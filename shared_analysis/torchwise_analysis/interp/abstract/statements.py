@@ -110,6 +110,8 @@ def return_(m: Machine, node: nd.Return) -> None:
     for state in _state_dicts(m, value):
         m.emit(ev.StateDictUsed, node, state=state, how="return", current=version_of(m, state))
     frame.exits.append((value, m.state.changes(frame.mark)))
+    if m.forward is not None and True not in m.recording():
+        m.ends_unrecorded(frame)
     if len(m.frames) == 2:  # the entry itself returns
         m.returned = m.place(node)
     if len(m.loops) > len(frame.loops):

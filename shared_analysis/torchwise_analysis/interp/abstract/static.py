@@ -292,16 +292,25 @@ def body_facts(body: nd.Block) -> BodyFacts:
 
 
 def _repeated(branches: Sequence[nd.If | nd.IfExp], switched: frozenset[str]) -> frozenset[str]:
-    """Tests that guard an effect, and do so twice."""
+    """Tests that guard an effect, and do so twice, or decide somewhere else whether the rest is run."""
     texts = [tuple(test_texts(node.test)) for node in branches]
     often = {text for text, count in Counter(chain.from_iterable(texts)).items() if count > 1}
-    guarding = (
-        given
-        for node, given in zip(branches, texts, strict=True)
-        if not often.isdisjoint(given) and _guards_effect(node, switched)
-    )
-    tests = Counter(chain.from_iterable(guarding))
-    return frozenset(text for text, count in tests.items() if count > 1)
+    tests: Counter[str] = Counter()
+    leaving: Counter[str] = Counter()
+    for node, given in zip(branches, texts, strict=True):
+        if often.isdisjoint(given):
+            continue
+        if _guards_effect(node, switched):
+            tests.update(given)
+        elif isinstance(node, nd.If) and _leaves(node):
+            leaving.update(given)
+    return frozenset(text for text, count in tests.items() if count + leaving[text] > 1)
+
+
+def _leaves(node: nd.If) -> bool:
+    """Does a branch end the function?"""
+    ends = (list(_flatten(branch))[-1:] for branch in (node.body, node.orelse))
+    return any(isinstance(last, nd.Return) for end in ends for last in end)
 
 
 def _looped_tests(loop: nd.For | nd.While) -> set[str]:

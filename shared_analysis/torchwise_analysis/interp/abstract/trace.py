@@ -50,8 +50,8 @@ class Pass:
 
     `inputs`: earlier passes whose graph flowed in, also later through layers. `loss_only`: started by
     a loss on data without graph, so no model of ours is known to be behind it. `autocasts`: the types that
-    parts of it ran under, also where the forward itself switches autocast on. `unrecorded`: modules that ran
-    in it with autograd off.
+    parts of it ran under, also where the forward itself switches autocast on. `recorded`, `unrecorded`:
+    modules that ran in it with autograd on and off, the whole where its forward ends so.
     """
 
     id: int
@@ -60,11 +60,17 @@ class Pass:
     inputs: set[int] = field(default_factory=set[int])
     loss_only: bool = False
     autocasts: set[str] = field(default_factory=set[str])
+    recorded: set[int] = field(default_factory=set[int])
     unrecorded: set[int] = field(default_factory=set[int])
 
     @property
     def loops(self) -> LoopPath:
         return self.forward.loops
+
+    @property
+    def is_quiet(self) -> bool:
+        """Did all that is known to run in it do so with autograd off?"""
+        return bool(self.unrecorded) and not self.recorded
 
 
 @dataclass(frozen=True, slots=True)
