@@ -318,15 +318,21 @@ def detect(trace: Trace) -> Iterator[Hit]:
         keep = kept.get(state.place)
         if not _is_trained_between(trace, keep, use) or _is_made_anew(trace, use):
             continue
+        is_unseen = _is_of_this_turn(trace, use)  # what else may train it is not seen
+        if is_unseen and not _is_loaded_back(trace, use):
+            continue
         if use.how == "return" and (keep is None or not trace.repeats(keep)):
             continue  # a caller that asks for the weights now does not keep them for later
         yield Hit(
             state.place,
             Severity.ERROR,
-            _confidence(use),
+            weaker(_confidence(use), grade(int(is_unseen))),
             f"these kept weights of {called(state.owner, 'the model')} are its live tensors: training "
             "goes on and overwrites them, so the best checkpoint is lost. Keep a copy."
-            + doubt((belief_in(state.owner) > 0, known_by(state.owner))),
+            + doubt(
+                (belief_in(state.owner) > 0, known_by(state.owner)),
+                (is_unseen, "what trains it in between is not seen"),
+            ),
             _chain(trace, use, keep),
             frozenset({("state", state.place)}),
             use,
@@ -451,6 +457,27 @@ def _is_trained_between(trace: Trace, keep: StateDictKept | None, use: StateDict
     if trace.repeats(keep):
         return True
     return any(keep.order < one.order < use.order for one in trace.steps)
+
+
+def _is_of_this_turn(trace: Trace, use: StateDictUsed) -> bool:
+    """Was it taken in the turn, or the call, that uses it, and is no step seen between the two?"""
+    taken = [
+        one.order
+        for one in trace.of(StateDictKept)
+        if one.state.place == use.state.place
+        and one.state.version == use.state.version
+        and one.loops == use.loops
+        and one.order < use.order
+    ]
+    return bool(taken) and not any(max(taken) < one.order < use.order for one in trace.steps)
+
+
+def _is_loaded_back(trace: Trace, use: StateDictUsed) -> bool:
+    """Into the very module that it is of? Two of `modules()` are told apart by no name."""
+    owner = use.state.owner
+    loads = (one for one in trace.of(WeightsLoaded) if one.place == use.place and one.order > use.order)
+    target = next(loads, None)
+    return target is not None and target.target.id == owner.id and not owner.name.startswith("[")
 
 
 def _is_made_anew(trace: Trace, use: StateDictUsed) -> bool:

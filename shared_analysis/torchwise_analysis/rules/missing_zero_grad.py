@@ -284,6 +284,8 @@ def detect(trace: Trace) -> Iterator[Hit]:
         is_outside = bool(one.loops) and one.loops[-1].loop.is_call and one.optimizer.id in trace.cleared
         if is_outside and not _ran_before(trace, one):
             continue  # a sibling method clears it between two calls that we do not see
+        if _opens_window(trace, one):
+            continue
         site = _site(trace, one, {place for atom in stale for place, _ in atom.sites})
         name = called(one.optimizer, "the optimizer")
         yield Hit(
@@ -300,6 +302,25 @@ def detect(trace: Trace) -> Iterator[Hit]:
             frozenset({("optimizer", one.optimizer.id)}),
             _Found(one, _has_window(stale)),
         )
+
+
+def _opens_window(trace: Trace, one: Step) -> bool:
+    """Is it cleared at the head of each window (`(i - 1) % n == 0`), at whose end (`i % n == 0`), or behind
+    the last of which, it steps?"""
+    counts = {divisor for divisor, _ in _remainders(one)}
+    return any(
+        clear.optimizer.id == one.optimizer.id
+        and any(is_hit and d in counts for d, is_hit in _remainders(clear))
+        for clear in (trace.clears if counts else ())
+    )
+
+
+def _remainders(event: Clear | Step) -> Iterator[tuple[str, bool]]:
+    """By what a count is divided in the tests around an event, and whether nothing is to remain."""
+    for guard in event.scene.guards:
+        symbol = guard.symbol or ""
+        if "%" in symbol and symbol.endswith(") == 0"):
+            yield symbol.rpartition("%")[2], guard.taken
 
 
 def _ran_before(trace: Trace, one: Step) -> bool:

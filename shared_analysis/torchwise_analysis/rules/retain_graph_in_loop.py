@@ -213,13 +213,19 @@ def detect(trace: Trace) -> Iterator[Hit]:
             continue
         is_used_again = any(last[p] > one.order for p in one.passes)
         is_known = one.retain_known and one.passes and not one.passes & trace.escaped_passes
-        if is_used_again or not is_known or _feeds_used_pass(trace, one):
+        if is_used_again or not is_known or _feeds_used_pass(trace, one) or _is_repeated(trace, one):
             needed.add(one.place)
         elif trace.repeats(one):
             found.setdefault(one.place, one)
     for place, one in found.items():
         if place not in needed:
             yield _hit(trace, one)
+
+
+def _is_repeated(trace: Trace, one: Backward) -> bool:
+    """Does a loop run it again and again over a graph that was made before the loop, as for each class?"""
+    around = [{turn.loop.place for turn in forward.loops} for forward in forwards_of(trace, one.passes)]
+    return any(all(turn.loop.place not in places for places in around) for turn in one.loops)
 
 
 def _feeds_used_pass(trace: Trace, one: Backward) -> bool:

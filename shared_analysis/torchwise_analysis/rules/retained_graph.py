@@ -415,6 +415,8 @@ def detect(trace: Trace) -> Iterator[Hit]:
         over_each = [[b for b in runs.get(p, ()) if not b.create_graph] for p in sorted(store.passes)]
         is_freed = all(over_each)
         backwards = [backward for over_one in over_each for backward in over_one]
+        if store.how == "chain" and any(backward.passes >= store.passes for backward in backwards):
+            continue  # differentiated with all that came before it, as a state through time
         if not is_freed and any(b.create_graph for p in store.passes for b in runs.get(p, ())):
             continue  # differentiated again on purpose
         if is_freed and not any(_outlives(store, backward) for backward in backwards):
@@ -425,6 +427,8 @@ def detect(trace: Trace) -> Iterator[Hit]:
         is_open = not is_freed and not _is_evaluation(trace, store)
         if is_open and (_may_be_used(trace, store) or not _is_of_a_module(trace, store)):
             continue
+        if not is_freed and any(False in forward.grad for forward in forwards_of(trace, store.passes)):
+            continue  # a setting switches autograd: it is off unless gradients are wanted
         if not is_freed and (is_in_construction(store) or _runs_through_layers(trace, store)):
             continue
         yield Hit(

@@ -463,6 +463,7 @@ def _run_own(m: Machine, obj: va.Obj, pass_: int, call: Call, top: bool) -> va.V
         running.modules |= others
         running.unrecorded |= quiet
         running.recorded |= others - quiet
+        _renew_attributes(m, obj, pass_)
         return renewed(m, last, pass_, values, call.node)
     before = frozenset(running.modules)
     result = calls.call_function(m, replace(own, self=obj), call.arguments, call.node)
@@ -484,6 +485,22 @@ def _run_own(m: Machine, obj: va.Obj, pass_: int, call: Call, top: bool) -> va.V
     if recording and top and (aside or (lost and not parameter_free(m, obj))):
         result = m.imbue(result, pass_, is_whole=not aside)
     return result
+
+
+def _renew_attributes(m: Machine, obj: va.Obj, pass_: int) -> None:
+    """What the forward keeps on the module is of this pass, as it would be if it were followed again."""
+    passes = frozenset([pass_])
+
+    def renew(tensor: va.Tensor) -> va.Tensor:
+        return replace(tensor, passes=passes) if tensor.passes else tensor
+
+    for name in cast("tuple[str, ...]", m.state.get(("names", obj.id), ())):
+        held = m.attribute(obj, name)
+        if not isinstance(held, (va.Tensor, va.Obj, va.Union)):
+            continue
+        made = {p for tensor in m.tensors(held) for p in tensor.passes}
+        if made and all(m.passes[p].forward.module.id == obj.id for p in made):
+            m.state.set(("a", obj.id, name), m.map_tensors(held, renew))
 
 
 def _has_weights(m: Machine, obj: va.Obj) -> bool:

@@ -953,7 +953,8 @@ def split_data(m: Machine, value: va.Obj, node: nd.Node) -> va.Value:
     "torch.scalar_tensor",
 )
 def made(m: Machine, call: Call) -> va.Value:
-    found = [t for t in m.all_tensors(call.arguments) if t.passes]
+    is_like = call.last.endswith("_like")  # takes the shape alone, no value
+    found = [t for t in m.all_tensors(call.arguments) if t.passes and not is_like]
     if found and call.last not in ("as_tensor", "asarray"):
         return cut(m, combine(m, found, call.node), call.node, "tensor()", activation=None)
     if found:
@@ -967,11 +968,11 @@ def made(m: Machine, call: Call) -> va.Value:
         if isinstance(known, (va.Unknown, va.Obj))
         else "cpu"
     )
-    cuts = [t for t in m.all_tensors(call.arguments) if t.cut]
+    cuts = [t for t in m.all_tensors(call.arguments) if t.cut and not is_like]
     return m.made(
         va.Tensor(
             m.link(call.node, f"{call.last} makes a new tensor"),
-            cut=cuts[0].cut if cuts else _cut_of_numbers(m, call.arguments),
+            cut=cuts[0].cut if cuts else None if is_like else _cut_of_numbers(m, call.arguments),
             device=str(name) if name else None,
             sources=m.sources_of(call.arguments),
             taint=content_taint(m, call.arguments),

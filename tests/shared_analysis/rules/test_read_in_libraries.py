@@ -1834,3 +1834,345 @@ def test_the_state_of_a_schedule_lies_on_no_device() -> None:
             return model
         """,
     )
+
+
+# --------------------------------------------------------------------------- weights that are used at once
+
+
+def test_weights_that_are_written_in_the_turn_that_took_them_are_not_late() -> None:
+    check(
+        "best-state-aliased",
+        """
+        import torch
+        from torch import nn
+
+
+        class Model(nn.Module):
+            def __init__(self, table):
+                super().__init__()
+                self.table = table
+                self.body = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.1), nn.Linear(4, 2))
+
+            def forward(self, x):
+                return self.body(x)
+
+            def get_params(self):
+                state = self.state_dict()
+                for name in [k for k in state if k.startswith("table.")]:
+                    del state[name]
+                return {"model": state, "table": self.table.get_params(self)}
+
+
+        def train(loader, table, path):
+            model = Model(table)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for epoch in range(10):
+                for x, y in loader:
+                    optimizer.zero_grad()
+                    nn.functional.cross_entropy(model(x), y).backward()
+                    optimizer.step()
+                torch.save({"params": model.get_params(), "epoch": epoch}, path)
+        """,
+    )
+    check(
+        "best-state-aliased",
+        """
+        import torch
+        from torch import nn
+
+
+        def train(loader, dev, score, path):
+            model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.1), nn.Linear(4, 2))
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            best, kept = 0.0, None
+            for epoch in range(10):
+                for x, y in loader:
+                    optimizer.zero_grad()
+                    nn.functional.cross_entropy(model(x), y).backward()
+                    optimizer.step()
+                if score(epoch) > best:
+                    best = score(epoch)
+                    kept = model.state_dict()  # here
+            torch.save(kept, path)
+        """,
+    )
+
+
+# --------------------------------------------------------------------------- graphs that end with a call
+
+
+def test_a_variable_of_a_function_that_the_loop_calls_ends_with_the_call() -> None:
+    check(
+        "retained-graph",
+        """
+        import torch
+        from torch import nn
+
+
+        class Clusters(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.body = nn.Linear(4, 4)
+                self.centers = torch.zeros(2, 4)
+
+            def forward(self, x):
+                return self.body(x)
+
+            def loss_of(self, emb):
+                distances = torch.cdist(emb, self.centers, p=2)
+                chosen = nn.functional.one_hot(torch.argmin(distances, dim=1), num_classes=2).float()
+                self.centers = torch.matmul(chosen.T, emb) / chosen.sum(dim=0).view(2, 1)
+                return torch.pow(emb, 2).sum()
+
+
+        def train(loader):
+            model = Clusters()
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for x in loader:
+                optimizer.zero_grad()
+                loss = model.loss_of(model(x))
+                loss.backward()
+                optimizer.step()
+
+
+        def train_with_a_sum(loader):
+            model = nn.Linear(4, 1)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            total = 0
+            for x in loader:
+                optimizer.zero_grad()
+                loss = model(x).mean()
+                loss.backward()
+                optimizer.step()
+                total = total + loss  # here
+            return total
+        """,
+    )
+
+
+def test_a_state_through_time_is_differentiated_with_all_that_came_before() -> None:
+    check(
+        "retained-graph",
+        """
+        import torch
+        from torch import nn
+
+
+        class Agent(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.cell = nn.GRUCell(4, 4)
+                self.state = torch.zeros(1, 4)
+
+            def forward(self, x):
+                self.state = self.cell(x, self.state)
+                return self.state
+
+
+        def train(episodes):
+            agent = Agent()
+            optimizer = torch.optim.SGD(agent.parameters(), lr=0.1)
+            for episode in episodes:
+                agent.state = torch.zeros(1, 4)
+                out = [agent(x) for x in episode]
+                optimizer.zero_grad()
+                torch.stack(out).mean().backward()
+                optimizer.step()
+        """,
+    )
+
+
+@pytest.mark.parametrize("switch", ["torch.set_grad_enabled(self.model.wants_gradients)", "torch.no_grad()"])
+def test_autograd_that_a_setting_switches_is_off_unless_it_is_wanted(switch: str) -> None:
+    check(
+        "retained-graph",
+        f"""
+import torch
+from torch import nn
+
+
+class Problem(nn.Module):
+    def __init__(self, net, wants_gradients=False):
+        super().__init__()
+        self.net = net
+        self.wants_gradients = wants_gradients
+
+    def forward(self, x):
+        return {{"loss": self.net(x).mean()}}
+
+
+class Trainer:
+    def __init__(self, problem: Problem, data):
+        self.model = problem
+        self.data = data
+
+    def test(self):
+        self.model.eval()
+        with {switch}:
+            losses = []
+            for batch in self.data:
+                losses.append(self.model(batch)["loss"])
+        return torch.stack(losses).mean()
+""",
+    )
+
+
+def test_one_graph_is_differentiated_for_each_class() -> None:
+    check(
+        "retain-graph-in-loop",
+        """
+        import torch
+        from torch import nn
+
+
+        class Attack:
+            def __init__(self, model: nn.Module):
+                self.model = model
+
+            def logits(self, x):
+                return self.model(x)
+
+            def gradients(self, images):
+                images = images.clone().requires_grad_()
+                y = self.logits(images)
+                mask = torch.zeros_like(y)
+                for k in range(y.shape[-1]):
+                    mask[:, k] = 1.0
+                    y.backward(mask, retain_graph=True)
+                    mask[:, k] = 0.0
+                return images.grad
+
+            def attack(self, loader):
+                return [self.gradients(x) for x in loader]
+
+
+        def train(model: nn.Module, loader):
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for x, y in loader:
+                optimizer.zero_grad()
+                loss = nn.functional.cross_entropy(model(x), y)
+                loss.backward(retain_graph=True)  # here
+                optimizer.step()
+        """,
+    )
+
+
+# --------------------------------------------------------------------------- methods that others write
+
+
+@pytest.mark.parametrize("body", ["pass", "...", "raise NotImplementedError", '"""Of a batch."""'])
+def test_the_loss_of_an_abstract_method_has_the_gradients(body: str) -> None:
+    program = f"""
+from abc import ABCMeta, abstractmethod
+import torch
+from torch import nn
+
+
+class Base(metaclass=ABCMeta):
+    def __init__(self, policy: nn.Module, critic: nn.Module):
+        self.policy = policy
+        self.critic = critic
+        self.actor_optim = torch.optim.Adam(policy.parameters())
+        self.critic_optim = torch.optim.Adam(critic.parameters())
+
+    def actor_grad(self, batch):
+        action = self.policy(batch.obs)
+        self.actor_optim.zero_grad()
+        loss = self.actor_loss(batch, action)
+        loss.actor_loss.backward()
+        return loss
+
+    def update(self, batch):
+        self.critic_optim.zero_grad()
+        error = self.critic(self.policy(batch.obs)).mean()
+        error.backward()
+        self.critic_optim.step()
+        loss = self.actor_grad(batch)
+        self.actor_optim.step()
+        return loss
+
+    @abstractmethod
+    def actor_loss(self, batch, action):
+        {body}
+"""
+    assert findings_of("grads-cleared-before-step", program) == []
+
+
+# --------------------------------------------------------------------------- windows by the number of a step
+
+
+@pytest.mark.parametrize(
+    ("clears", "end"),
+    [("(step.number - 1) % n == 0", ""), ("(step.number + n - 1) % n == 0", ""), ("False", "  # here")],
+)
+def test_a_window_is_cleared_at_its_head_and_stepped_at_its_end(clears: str, end: str) -> None:
+    check(
+        "missing-zero-grad",
+        f"""
+import torch
+
+
+class Model:
+    def __init__(self, network, optimizer, loss):
+        self.network = network
+        self.optimizer = optimizer
+        self.loss = loss
+
+    def fit(self, batches, n, epochs):
+        self.network.train()
+        for epoch in range(epochs):
+            for step, (x, y) in batches:
+                self._fit_batch(x, y, step, n)
+
+    def _fit_batch(self, x, y, step, n):
+        clears = {clears}
+        steps = step.number % n == 0
+        if clears:
+            self.optimizer.zero_grad()
+        loss = self.loss(self.network(x), y) / n
+        loss.backward(){end}
+        if steps:
+            self.optimizer.step()
+""",
+    )
+
+
+def test_zeros_of_the_shape_of_a_prediction_take_nothing_from_its_graph() -> None:
+    check(
+        "loss-cut-from-graph",
+        """
+        import torch
+        from torch import nn
+        from elsewhere import residual
+
+
+        class Approximator:
+            def __init__(self, net: nn.Module, form):
+                self.net = net
+                self.form = form
+
+            def loss_of(self, x):
+                u = self.net(x)
+                return residual(x) + torch.mean(self.form(u) ** 2)
+
+
+        def main(loader):
+            net = nn.Linear(2, 1)
+            approximator = Approximator(net, lambda u: torch.zeros_like(u))
+            optimizer = torch.optim.Adam(net.parameters())
+            for x in loader:
+                optimizer.zero_grad()
+                approximator.loss_of(x).backward()
+                optimizer.step()
+
+
+        def cut(loader):
+            net = nn.Linear(2, 1)
+            optimizer = torch.optim.Adam(net.parameters())
+            for x in loader:
+                optimizer.zero_grad()
+                loss = torch.tensor(net(x).mean(), requires_grad=True)  # here
+                loss.backward()
+                optimizer.step()
+        """,
+    )

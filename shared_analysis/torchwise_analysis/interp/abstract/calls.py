@@ -424,6 +424,8 @@ def call_function(
         if function.node.scope.is_generator:
             return _generator(m, function, arguments, node)
     _note_override(m, function)
+    if _is_overridden(m, function):
+        return _not_run(m, arguments) if m.all_tensors(arguments) else va.UNKNOWN
     if _is_recursion(m, function, arguments) or len(m.frames) > m.limits.depth:
         m.count("cut")
         _set_unseen(m, function, arguments)
@@ -446,6 +448,15 @@ def call_function(
         return _run_function(m, function, arguments, node)
 
     return _budgeted(m, function, arguments, node, lambda: m.with_scopes(scopes, body))
+
+
+def _is_overridden(m: Machine, function: va.Function) -> bool:
+    """An abstract method without a body, of an object whose class is not known exactly: another one runs."""
+    holder, node = function.self, function.node
+    if "abstract" not in function.marks or not isinstance(node, nd.FunctionDef):
+        return False
+    is_open = isinstance(holder, va.Obj) and holder.place is None
+    return is_open and m.body_facts(node.body).is_stub
 
 
 def _note_override(m: Machine, function: va.Function) -> None:

@@ -523,6 +523,8 @@ def _operate(m: Machine, op: str, left: va.Value, right: va.Value, node: nd.Node
         isinstance(v, va.Unknown) and (v.symbol or "")[:4] == "len(" for v in (left, right)
     )
     is_number = (moving or is_count) and data is not None and _scalar_like(m, data)
+    # the remainder of a counter; a text that is filled in is no number
+    is_number = is_number or (op == "%" and not isinstance(left, va.Const) and bool(_symbol(right)))
     if data is not None and data.kind is va.Kind.OPAQUE and "options" not in data.traits and not is_number:
         is_path = op == "/" and data.type_name.startswith("pathlib.")
         is_read = not is_path or isinstance(right, va.Const)
@@ -831,7 +833,8 @@ def assign(
 def assign_name(
     m: Machine, name: str, value: va.Value, node: nd.Node, value_node: nd.Expr | None = None
 ) -> None:
-    if m.loops and m.grows(value):
+    # a variable of a function that is called in the loop is gone when the call ends
+    if m.loops and m.grows(value, outside=len(m.frames[-1].loops)):
         value = m.store(value, node, "chain", None, name, (), value_node)
     for state in _states_in(m, value):
         m.emit(ev.StateDictKept, node, state=state, name=name)

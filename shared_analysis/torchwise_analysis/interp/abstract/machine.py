@@ -1239,8 +1239,9 @@ class Machine:
     def outlives(self, birth: LoopPath) -> bool:
         return bool(inside(self.loops, birth))
 
-    def grows(self, value: va.Value) -> bool:
-        """Does it carry graphs of this and of an earlier iteration of a loop that we are in?
+    def grows(self, value: va.Value, outside: int = 0) -> bool:
+        """Does it carry graphs of this and of an earlier iteration of a loop that we are in? `outside`: loops
+        that do not count, by number.
 
         What comes out of a container that keeps graphs (`for value in history`) has a token of that
         store: reading it is no second cause, unless a backward went through it, which excuses the store.
@@ -1250,7 +1251,7 @@ class Machine:
         tensors = [t for t in self.tensors(value) if len(t.passes) > 1 and t.tokens <= self.consumed]
         if not tensors:
             return False
-        for turn in self.loops:
+        for turn in self.loops[outside:]:
             for t in tensors:
                 seen = {o.iteration for p in t.passes for o in self.passes[p].loops if o.loop is turn.loop}
                 if len(seen) > 1 and turn.iteration in seen:

@@ -165,6 +165,10 @@ def mentions_of(body: nd.Block) -> Mentions:
     return Mentions(said.by_definition, said.imports)
 
 
+# Kinds of nodes that say something besides what is below them: one question less than one for each kind.
+_SAYING = frozenset[type]([nd.Attribute, nd.Call, nd.Import, nd.ImportFrom, nd.FunctionDef, nd.ClassDef])
+
+
 def said_in(nodes: Iterable[nd.Node]) -> Said:
     """What these nodes say, all that is below them included."""
     whole: set[str] = set()
@@ -182,6 +186,9 @@ def said_in(nodes: Iterable[nd.Node]) -> Said:
             continue
         if node is None:
             inside = inside[:-1]
+            continue
+        if node.__class__ not in _SAYING:
+            todo += children_reversed(node)
             continue
         if isinstance(node, nd.Attribute):
             for one in inside:
@@ -237,6 +244,12 @@ def outer_facts(body: nd.Block) -> BodyFacts:
     return body_facts(tuple(s for s in _flatten(body) if not isinstance(s, (nd.FunctionDef, nd.ClassDef))))
 
 
+# Kinds of nodes that tell a fact of a body.
+_TELLING = frozenset[type](
+    [nd.Attribute, nd.Call, nd.Assign, nd.AugAssign, nd.If, nd.IfExp, nd.For, nd.While]
+)
+
+
 def body_facts(body: nd.Block) -> BodyFacts:
     """Facts of the body of a function, nested functions included."""
     uses: dict[str, set[str]] = {}
@@ -255,6 +268,8 @@ def body_facts(body: nd.Block) -> BodyFacts:
             names.add(node.id)
             continue
         todo += children_reversed(node)
+        if node.__class__ not in _TELLING:
+            continue
         if isinstance(node, nd.Attribute):
             names.add(node.attr)
             if isinstance(node.value, nd.Name):
@@ -287,8 +302,13 @@ def body_facts(body: nd.Block) -> BodyFacts:
         size=size,
         keeps=keeps,
         raises_only=len(plain) == 1 and isinstance(plain[0], nd.Raise),
-        is_stub=all(isinstance(s, (nd.Pass, nd.Raise)) for s in plain),
+        is_stub=all(isinstance(s, (nd.Pass, nd.Raise)) or _is_ellipsis(s) for s in plain),
     )
+
+
+def _is_ellipsis(statement: nd.Stmt) -> bool:
+    value = statement.value if isinstance(statement, nd.ExprStmt) else None
+    return isinstance(value, nd.Constant) and isinstance(value.value, nd.EllipsisType)
 
 
 def _repeated(branches: Sequence[nd.If | nd.IfExp], switched: frozenset[str]) -> frozenset[str]:
