@@ -230,6 +230,8 @@ def detect(trace: Trace) -> Iterator[Hit]:
         if built.scheduler.id in stepped | gone | trace.escaped or optimizer is None:
             continue
         step = _last_step(trace, built, optimizer)
+        if trace.is_cut_short(built):
+            continue  # what comes further down was not followed
         if step is None or optimizer.id in trace.escaped or _was_stepped(trace, built):
             continue
         yield Hit(

@@ -16,7 +16,7 @@ from torchwise_analysis.fixes import (
 from torchwise_analysis.interp.abstract.events import Forward, GraphCut, LossCall, ModeChange
 from torchwise_analysis.interp.abstract.loops import LoopKind
 from torchwise_analysis.interp.abstract.trace import Trace
-from torchwise_analysis.interp.abstract.values import Kind, Link, Obj, Tensor, Value, alternatives
+from torchwise_analysis.interp.abstract.values import LEAF, Kind, Link, Obj, Tensor, Value, alternatives
 from torchwise_analysis.policy import weaker
 from torchwise_analysis.rules._frames import is_in_construction
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
@@ -362,7 +362,7 @@ def detect(trace: Trace) -> Iterator[Hit]:
         if not is_switched and not _is_only_read(trace, forward):
             continue
         leaves = forward.pass_ in trace.escaped_passes
-        if leaves and forward.pass_ not in trace.stored_passes:
+        if (leaves and forward.pass_ not in trace.stored_passes) or _starts_at_inputs(forward):
             continue  # whoever receives it may still differentiate it
         switched = _switch(trace, forward) if is_switched else None
         is_called_unseen = forward.scene.entry.kind == "method"
@@ -384,6 +384,11 @@ def detect(trace: Trace) -> Iterator[Hit]:
             frozenset({("pass", forward.pass_)}),
             None if _trains_inside(trace, forward) else _Found(forward, _nothing_leaves(trace, forward)),
         )
+
+
+def _starts_at_inputs(forward: Forward) -> bool:
+    """Were its inputs told to require gradients, as for an equation with derivatives by them?"""
+    return any(LEAF in one.taint for value in forward.arguments for one in _tensors(value))
 
 
 def _guards_itself(trace: Trace, forward: Forward) -> bool:

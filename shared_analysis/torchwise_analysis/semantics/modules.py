@@ -568,6 +568,7 @@ def _run_hooks(m: Machine, obj: va.Obj, pass_: int, call: Call) -> None:
 def eval_(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
     if call.arguments.positional:
         return None
+    _register(m, obj)
     own = calls.find_member(m, obj.cls, "train") if obj.cls is not None else None
     if isinstance(own, va.Function):  # [torch.nn.Module.eval is `self.train(False)`]
         calls.call_function(m, replace(own, self=obj), va.Arguments((_EVAL,)), call.node)
@@ -583,6 +584,7 @@ def train(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
     if len(call.arguments.positional) + len(call.arguments.keywords) > 1:
         return None
     given = call.get("mode", 0)
+    _register(m, obj)
     if given is None:
         _set_mode(m, obj, "train", call.node)
         _tell_parts(m, obj, _TRAIN, call.node)
@@ -604,6 +606,17 @@ def train(m: Machine, obj: va.Obj, call: Call) -> va.Value | None:
     )
     _tell_parts(m, obj, given, call.node)
     return obj
+
+
+def _register(m: Machine, obj: va.Obj) -> None:
+    """What has a mode is a module, and a part of the module that holds it, though its class is not seen."""
+    if obj.kind is not va.Kind.OPAQUE or obj.id in m.parents:
+        return
+    for key, held in m.state.facts.items():
+        whole = m.objects.get(cast("int", key[1])) if key[0] == "a" and held is obj else None
+        if whole is not None and whole.kind is va.Kind.MODULE:
+            m.adopt(obj, whole)
+            return
 
 
 _TRAIN = va.Const(None, True)

@@ -2176,3 +2176,71 @@ def test_zeros_of_the_shape_of_a_prediction_take_nothing_from_its_graph() -> Non
                 optimizer.step()
         """,
     )
+
+
+# --------------------------------------------------------------------------- inputs that are differentiated
+
+
+@pytest.mark.parametrize(
+    "told", ["x.requires_grad_()", "x.requires_grad = True", "x = x.detach().requires_grad_(True)"]
+)
+def test_inputs_that_require_gradients_need_the_graph(told: str) -> None:
+    program = f"""
+import torch
+from torch import nn
+
+
+class Model:
+    def __init__(self, net: nn.Module, residual):
+        self.net = net
+        self.residual = residual
+
+    def test(self, batches):
+        self.net.eval()
+        out = []
+        for x in batches:
+            x = torch.as_tensor(x)
+            {told}
+            y = self.net(x)
+            out.append(self.residual(y, x).item())
+        return out
+"""
+    assert findings_of("unguarded-eval", program) == []
+    assert len(findings_of("unguarded-eval", program.replace(told, "pass"))) == 1
+
+
+# -------------------------------------------------------------------------- parts of a class that is not seen
+
+
+def test_a_part_whose_class_is_not_seen_follows_the_whole() -> None:
+    check(
+        "stuck-eval-mode",
+        """
+        import torch
+        from torch import nn
+        from elsewhere import Flow
+
+
+        class Whole(nn.Module):
+            def __init__(self, rounds):
+                super().__init__()
+                self.rounds = rounds
+                self.flow = Flow(4).to("cuda")
+
+            def generate(self, count):
+                self.flow.eval()
+                with torch.no_grad():
+                    return self.flow.sample(count)
+
+            def fit(self, loader):
+                optimizer = torch.optim.Adam(self.flow.parameters(), lr=0.1)
+                for it in range(self.rounds):
+                    self.train()
+                    for x in loader:
+                        optimizer.zero_grad()
+                        loss = -self.flow.log_prob(inputs=x).mean()
+                        loss.backward()
+                        optimizer.step()
+                    self.generate(10)
+        """,
+    )
