@@ -8,7 +8,7 @@ from torchwise_analysis.findings import Confidence, Edit, Evidence, Fix, Place, 
 from torchwise_analysis.fixes import SourceFile, expression_at
 from torchwise_analysis.interp.abstract.events import Configured, Forward, HostSync, LoaderBuilt
 from torchwise_analysis.interp.abstract.trace import Trace
-from torchwise_analysis.interp.abstract.values import Obj
+from torchwise_analysis.interp.abstract.values import UNRECORDED, Obj, Tensor
 from torchwise_analysis.rules._framework import Category, Example, Hit, Reference, Rule
 from torchwise_analysis.rules._reading import called, distinct
 from torchwise_analysis.source import nodes
@@ -254,12 +254,22 @@ def _evaluation(trace: Trace, loader: Obj) -> Forward | None:
 def _reading(trace: Trace, loader: Obj, run: Forward) -> HostSync | None:
     """The first number read of its batches, in the loop over them."""
     loops = {turn.loop.place for turn in run.loops}
+    own = {forward.pass_ for forward in trace.forwards if loader.id in forward.sources}
     for read in trace.of(HostSync):
-        of_loader = read.value is not None and loader.id in read.value.sources
+        value = read.value
+        if value is None or loader.id not in value.sources or _had_graph(value):
+            continue
+        if value.cut is not None and value.cut.passes.isdisjoint(own):
+            continue  # of an evaluation of others, which something made of these batches goes into
         is_read = read.how in ("item", "float()", "tolist", "numpy", "cpu")
-        if of_loader and is_read and any(turn.loop.place in loops for turn in read.loops):
+        if is_read and any(turn.loop.place in loops for turn in read.loops):
             return read
     return None
+
+
+def _had_graph(value: Tensor) -> bool:
+    """Is it the number of a training step, into which something made of these batches went?"""
+    return bool(value.passes) or (value.cut is not None and value.cut.how != UNRECORDED)
 
 
 def _hit(built: LoaderBuilt, links: list[Evidence]) -> Hit:

@@ -2244,3 +2244,48 @@ def test_a_part_whose_class_is_not_seen_follows_the_whole() -> None:
                     self.generate(10)
         """,
     )
+
+
+def test_what_training_starts_from_is_no_score() -> None:
+    check(
+        "eval-loader-shuffled",
+        """
+        import torch
+        from torch import nn
+        from torch.utils.data import DataLoader
+
+
+        class Sphere:
+            def __init__(self):
+                self.net = nn.Linear(4, 4)
+                self.c = None
+
+            def start(self, data):
+                loader = DataLoader(data, batch_size=8, shuffle=True, drop_last=True)
+                self.net.eval()
+                with torch.no_grad():
+                    z = [self.net(x) for x in loader]
+                self.c = torch.mean(torch.cat(z), dim=0)
+
+            def fit(self, data):
+                for member in range(3):
+                    self.start(data)
+                    optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
+                    for x in DataLoader(data, batch_size=8, shuffle=True):
+                        optimizer.zero_grad()
+                        loss = ((self.net(x) - self.c) ** 2).mean()
+                        loss.backward()
+                        optimizer.step()
+                        print(loss.data.cpu().item())
+
+
+        def evaluate(net: nn.Module, data):
+            loader = DataLoader(data, batch_size=8, shuffle=True, drop_last=True)  # here
+            net.eval()
+            right = 0
+            with torch.no_grad():
+                for x, y in loader:
+                    right += (net(x).argmax(1) == y).sum().item()
+            return right
+        """,
+    )
