@@ -26,7 +26,7 @@ demo: setup  ## the main job: check and estimate the shipped example scripts
 	$(BIN)/torchwise estimate examples/train_gpt.py --gpu rtx-4090 --gpu a100-80gb
 
 test: setup  ## run the tests (no torch needed)
-	$(PYTHON) -m pytest
+	$(PYTHON) -m pytest -n auto --dist worksteal
 
 lint: setup  ## formatting, lint, layer contract, drift of generated pages
 	$(BIN)/ruff format --check .
@@ -55,7 +55,7 @@ $(TORCH_VENV)/.installed: pyproject.toml
 	@touch $@
 
 test-torch: $(TORCH_VENV)/.installed  ## compare with a real PyTorch (CPU), in an environment of its own
-	$(TORCH_VENV)/bin/python -m pytest -m torch
+	$(TORCH_VENV)/bin/python -m pytest -m torch -n auto --dist worksteal
 
 test-packages: setup  ## the wheel in fresh environments, pre-commit, rules from outside (needs a package index)
 	TORCHWISE_TEST_PACKAGES=1 $(PYTHON) -m pytest tests/packages

@@ -13,7 +13,7 @@ the files; `--probes` a folder of scripts that begin with `# expect: RULE @ line
 
 Costs: CPU seconds (user and system), ratios to torchwise in the same run. Every tool runs in one process and
 is stopped after `--limit` seconds of CPU. `--tree` measures an installed package: torchwise where it lies,
-with two processes, cold and warm, and all tools on a copy of its Python files, as most pass over
+with two processes, cold and warm, and with one; the others on a copy of its Python files, as most pass over
 `site-packages`.
 """
 
@@ -194,14 +194,19 @@ def _used() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def cost_table(folders: Sequence[Path], among: Sequence[Tool], limit_seconds: int) -> Iterator[str]:
-    """A row for each folder: CPU seconds of each tool, and how many times those of torchwise."""
+def cost_table(
+    folders: Sequence[Path], among: Sequence[Tool], limit_seconds: int, installed: Path | None = None
+) -> Iterator[str]:
+    """A row for each folder: CPU seconds of each tool, and how many times those of torchwise, the first one.
+    installed: where torchwise finds what the folders are a copy of."""
     yield f"| | files, lines | {' | '.join(tool.name for tool in among)} |"
     yield "|---|---:|" + "---:|" * len(among)
     for folder in folders:
         texts = [path.read_bytes() for path in folder.rglob("*.py") if path.is_file()]
         lines = sum(text.count(b"\n") for text in texts)
-        costs = [cost([*tool.cost, str(folder)], limit_seconds) for tool in among]
+        own, *others = among
+        costs = [cost([*own.cost, str(installed or folder)], limit_seconds)]
+        costs += [cost([*tool.cost, str(folder)], limit_seconds) for tool in others]
         cells = [_cell(one, costs[0]) for one in costs]
         yield f"| {folder.name} | {len(texts):,}, {lines:,} | {' | '.join(cells)} |"
 
@@ -261,7 +266,7 @@ def main() -> None:
         tree = options.tree.resolve()
         _print(tree_rows(tree, options.jobs, options.limit))
         with tempfile.TemporaryDirectory() as folder:
-            _print(cost_table([copied(tree, Path(folder))], among, options.limit))
+            _print(cost_table([copied(tree, Path(folder))], among, options.limit, tree))
 
 
 def _print(lines: Iterator[str]) -> None:

@@ -19,6 +19,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 @pytest.fixture(autouse=True)
-def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Results that a test keeps are its own, and none of them reaches the user's cache."""
+def own_surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Results that a test keeps are its own, and none of them reaches the user's cache. How wide the terminal
+    is says no variable: processes of pytest-xdist have one from the terminal that started them."""
     monkeypatch.setenv("TORCHWISE_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+    monkeypatch.delenv("COLUMNS", raising=False)

@@ -83,6 +83,33 @@ import torch
 def turns(one):
     return range(one.start, one.stop, one.step), torch.arange(3)
 """,
+    "names that only begin like an optimizer's": """
+import torch
+
+def turns(one, optimal_step, optimize_more, optree):
+    return one.step(optimal_step), torch.arange(3)
+""",
+    "a package that is handed around and leads to no modules": """
+import torch
+
+def made(library, kinds):
+    return [library.ops.get(kind) for kind in (kinds.Small, kinds.Large)]
+
+made(torch, None)
+""",
+    "a forward that is replaced": """
+import torch
+
+def lazy(cls, run):
+    cls.forward = run
+    return torch.is_tensor(cls)
+""",
+    "how numbers are written": """
+import torch
+
+def shown(x, width):
+    return f"{x:{width}.2f}", getattr(x, "dtype"), torch.is_tensor(x)
+""",
 }
 
 
@@ -124,6 +151,15 @@ except ImportError:
 
 def train(x):
     optimizer.step()
+""",
+    "a package that is handed around and holds modules": """
+import torch
+
+def made(library, x):
+    return library.nn.Linear(3, 3)(x)
+
+with torch.no_grad():
+    made(torch, torch.ones(3))
 """,
     "another name for a method": """
 import torch
@@ -171,11 +207,27 @@ def test_what_is_only_possible_counts_where_it_is_shown(tmp_path: Path) -> None:
 def test_a_file_that_speaks_to_torchwise_or_does_not_parse_is_never_silent(tmp_path: Path) -> None:
     assert not is_silent(tmp_path, {"main.py": "x = 1  # torchwise: ignore\n"})
     assert not is_silent(tmp_path, {"main.py": "x = (\n"})
+    assert not is_silent(tmp_path, {"main.py": "import helper\n", "helper.py": "x = (\n"})
+
+
+def test_a_large_file_is_read_in_pieces(tmp_path: Path) -> None:
+    plain = "".join(f"x_{number} = torch.ones({number})\n" for number in range(8_000))
+    assert len(plain) > 150_000
+    assert is_silent(tmp_path, {"main.py": f"import torch\n{plain}"})
+    assert not is_silent(tmp_path, {"main.py": f"import torch\n{plain}x_1.sum().backward()\n"})
+
+
+def test_a_file_that_was_asked_about_is_lowered_as_ever(tmp_path: Path) -> None:
+    path, text = str(tmp_path / "main.py"), "import torch\n\n\nclass A:\n    def f(self):\n        return 1\n"
+    project = open_project(path, ALL_GRADES)
+    asked = SourceFile(path, text, lower=project.lowered)
+    assert Engine(ALL_GRADES, tmp_path, project).is_silent(asked)
+    assert asked.module == SourceFile(path, text).module
 
 
 def test_a_fault_of_ours_makes_nothing_silent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_: object) -> None:
-        raise RecursionError
+        raise LookupError
 
     monkeypatch.setattr("torchwise_analysis.semantics.speaking.words_of", fail)
     assert not is_silent(tmp_path, {"main.py": "import torch\n"})
