@@ -12,7 +12,8 @@ from torchwise_analysis.interp.abstract.values import Kind
     "name",
     [
         "opt", "optim", "optimizer", "optimiser", "optimizers", "_optimizer", "OPTIMIZER", "opt_g", "optG",
-        "optD", "optg", "optim_d", "optimG", "optimizerD", "optimizer_dis", "Optimizer", "opt1", "actor_opt", "sgd",
+        "optD", "optg", "optim_d", "optimG", "optimizerD", "optimizer_dis", "Optimizer", "opt1",
+        "actor_opt", "sgd",
     ],
 )  # fmt: skip
 def test_names_of_optimizers(name: str) -> None:
@@ -23,7 +24,8 @@ def test_names_of_optimizers(name: str) -> None:
     "name",
     [
         "opts", "option", "options", "optional", "optional_lr", "opt_level", "optimal_lr", "optimum",
-        "optimize", "optimize_steps", "optimization_hint", "optimistic", "optree", "optuna", "optical_flow", "adopted",
+        "optimize", "optimize_steps", "optimization_hint", "optimistic", "optree", "optuna",
+        "optical_flow", "adopted",
     ],
 )  # fmt: skip
 def test_names_that_only_begin_like_theirs(name: str) -> None:
