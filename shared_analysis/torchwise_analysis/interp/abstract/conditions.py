@@ -222,15 +222,17 @@ def _settled(m: Machine, value: va.Union, node: nd.Expr) -> str | None:
 
     `fp16: bool = True` in a data class, and `args.fp16 = False` somewhere before: either, but one of them.
     """
-    text = text_of(node)
-    if text is None or (m.frames[-1].budget <= 0 and not m.world):
+    frame, text = m.frames[-1], text_of(node)
+    may_decide = frame.budget > 0 and (text in frame.facts.repeated or text in frame.facts.looped)
+    if text is None or not (may_decide or m.world):
         return None
     if not all(isinstance(v, (va.Const, va.Unknown)) and not _changes(v) for v in value.values):
         return None
     keys = _holding(m, node)
-    if not keys or not m.state.changes(m.frames[-1].mark).keys().isdisjoint(keys):
+    symbol = ",".join(f"{key[0]}:{key[1]}:{key[2]}" for key in keys)
+    if not keys or not (may_decide or any(known == symbol for known, _ in m.world)):
         return None
-    return ",".join(f"{key[0]}:{key[1]}:{key[2]}" for key in keys)
+    return symbol if m.state.changes(frame.mark).keys().isdisjoint(keys) else None
 
 
 def _changes(value: va.Value) -> bool:
