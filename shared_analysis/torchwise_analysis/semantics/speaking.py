@@ -87,50 +87,36 @@ def may_speak(words: Words, all_grades: bool = True) -> bool:
 # --------------------------------------------------------------------------- what rules speak of
 
 
-class _Vocabulary:
-    """Which names are of which kind. Files have most names in common, and each is asked about once."""
+def _is_among(holds: Callable[[str], object]) -> Callable[[frozenset[str]], bool]:
+    """A question: is any of these names one that `holds`? Files have most names in common, and each is asked
+    about once."""
+    known, members = set[str](), set[str]()
 
-    def __init__(self) -> None:
-        self._known: set[str] = set()
-        self._kinds: list[tuple[Callable[[str], object], set[str]]] = []
+    def is_among(names: frozenset[str]) -> bool:
+        if not members.isdisjoint(names):
+            return True
+        if len(known) > _MOST_NAMES:
+            known.clear()
+            members.clear()
+        new = names - known
+        known.update(new)
+        members.update(filter(holds, new))
+        return not members.isdisjoint(names)
 
-    def kind(self, holds: Callable[[str], object]) -> Callable[[frozenset[str]], bool]:
-        """A question: is any of these names one that `holds`?"""
-        members = set[str]()
-        self._kinds.append((holds, members))
-
-        def is_among(names: frozenset[str]) -> bool:
-            self._learn(names)
-            return not members.isdisjoint(names)
-
-        return is_among
-
-    def _learn(self, names: frozenset[str]) -> None:
-        if names <= self._known:
-            return
-        if len(self._known) > _MOST_NAMES:
-            self._known.clear()
-            for _, members in self._kinds:
-                members.clear()
-        for name in names - self._known:
-            for holds, members in self._kinds:
-                if holds(name):
-                    members.add(name)
-        self._known |= names
+    return is_among
 
 
 _MOST_NAMES = 1 << 18
-_VOCABULARY = _Vocabulary()
 
 
 def _is_like(pattern: str) -> Callable[[frozenset[str]], bool]:
     """Is any of these names like that?"""
-    return _VOCABULARY.kind(re.compile(pattern).search)
+    return _is_among(re.compile(pattern).search)
 
 
 def _is_believed(kind: Kind) -> Callable[[frozenset[str]], bool]:
     """Would the interpreter take something of any of these names for that?"""
-    return _VOCABULARY.kind(lambda name: beliefs.by_name(name) is kind)
+    return _is_among(lambda name: beliefs.by_name(name) is kind)
 
 
 # Frameworks own loops, hooks and whole trainings.

@@ -16,7 +16,7 @@ from torchwise_analysis.source.segments import Placer, SegmentCache, cut, key_of
 _MOST_BRACKETS = 200_000
 
 # The tree of a text takes hundreds of times its size; that of a piece of this many characters is small.
-_PIECE = 150_000
+_PIECE = 400_000
 
 
 class Parsed:

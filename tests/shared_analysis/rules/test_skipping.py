@@ -211,8 +211,8 @@ def test_a_file_that_speaks_to_torchwise_or_does_not_parse_is_never_silent(tmp_p
 
 
 def test_a_large_file_is_read_in_pieces(tmp_path: Path) -> None:
-    plain = "".join(f"x_{number} = torch.ones({number})\n" for number in range(8_000))
-    assert len(plain) > 150_000
+    plain = "".join(f"x_{number} = torch.ones({number})\n" for number in range(20_000))
+    assert len(plain) > 400_000
     assert is_silent(tmp_path, {"main.py": f"import torch\n{plain}"})
     assert not is_silent(tmp_path, {"main.py": f"import torch\n{plain}x_1.sum().backward()\n"})
 
