@@ -382,7 +382,11 @@ class Engine:
         from torchwise_analysis.rules import judge
 
         plugins()  # what they teach about libraries has to be there before the run
-        trace = abstract.run(document.module, self.project, stop=stop, reached=reached, memory=memory)
+        is_library = self.project.is_library(document.path)
+        limits = abstract.LIBRARY_LIMITS if is_library else abstract.DEFAULT_LIMITS
+        trace = abstract.run(
+            document.module, self.project, limits=limits, stop=stop, reached=reached, memory=memory
+        )
         file = SourceFile(document.path, document.text, document.module)
         result = judge(
             trace, file, self.settings, ignored=self._ignored(document.path), others=self._others(trace)

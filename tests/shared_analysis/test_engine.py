@@ -217,3 +217,20 @@ def test_functions_that_another_file_calls_are_judged_there(
     assert len(reports) == 2
     assert (helper, frozenset({key})) in seen
     assert all(not reached for path, reached in seen if path == main)
+
+
+def test_a_file_of_an_installed_package_is_followed_less_far(tmp_path: Path) -> None:
+    long = "    x = torch.relu(x + 1)\n" * 3_000
+    text = f"import torch\n\ndef train(x):\n{long}    x.sum().backward()\n"
+    spent: dict[str, int] = {}
+    for folder in ("code", "site-packages"):
+        path = tmp_path / folder / "many.py"
+        path.parent.mkdir()
+        path.write_text(text, encoding="utf-8")
+        engine = Engine(Settings(), path.parent, open_project(str(path), Settings()))
+        report = engine.check(SourceFile(str(path), text))
+        spent[folder] = report.statistics.visits
+        assert any(problem.kind is ProblemKind.UNFINISHED for problem in report.problems) == (
+            folder != "code"
+        )
+    assert spent["site-packages"] < spent["code"]

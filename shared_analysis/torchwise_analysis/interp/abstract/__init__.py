@@ -9,7 +9,7 @@ from dataclasses import replace
 from weakref import WeakKeyDictionary
 
 from torchwise_analysis.interp.abstract.entries import FunctionKey
-from torchwise_analysis.interp.abstract.limits import Limits, StoppedError
+from torchwise_analysis.interp.abstract.limits import LIBRARY_LIMITS, Limits, StoppedError
 from torchwise_analysis.interp.abstract.runs import FileRun, Memory
 from torchwise_analysis.interp.abstract.static import StaticCache
 from torchwise_analysis.interp.abstract.trace import Silence, Trace
