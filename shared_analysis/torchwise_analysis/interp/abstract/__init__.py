@@ -9,7 +9,7 @@ from dataclasses import replace
 from weakref import WeakKeyDictionary
 
 from torchwise_analysis.interp.abstract.entries import FunctionKey
-from torchwise_analysis.interp.abstract.limits import LIBRARY_LIMITS, Limits, StoppedError
+from torchwise_analysis.interp.abstract.limits import Limits, StoppedError
 from torchwise_analysis.interp.abstract.runs import FileRun, Memory
 from torchwise_analysis.interp.abstract.static import StaticCache
 from torchwise_analysis.interp.abstract.trace import Silence, Trace
@@ -21,6 +21,9 @@ from torchwise_analysis.source.nodes import Module
 _RECURSION_LIMIT = 8000
 
 DEFAULT_LIMITS = Limits()
+# What a file of an installed package may cost. Nobody's training stands there, and whoever checks one checks
+# thousands of files: each function is followed less far, and what that leaves out is said as ever.
+LIBRARY_LIMITS = Limits(visits=100_000, entry_visits=10_000, late_visits=5_000)
 
 # Bodies and loops whose facts are kept from one edit to the next. An edit runs a few; a file run anew finds
 # those of all its functions in a tenth of the time that the run takes.

@@ -29,11 +29,6 @@ class Limits:
     copies: int = 4_000_000
 
 
-# What a file of an installed package may cost. Nobody's training stands there, and whoever checks one checks
-# thousands of files: each function is followed less far, and what that leaves out is said as ever.
-LIBRARY_LIMITS = Limits(visits=100_000, entry_visits=10_000, late_visits=5_000)
-
-
 # What is said of a function, or of a module's own code, that the fuel did not reach.
 TOO_LARGE = "too large to follow to the end"
 TOO_MANY = "too many functions to run each"
