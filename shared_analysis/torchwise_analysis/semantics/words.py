@@ -150,7 +150,6 @@ def _words(found: _Reading) -> Words:
         if whole.rpartition(".")[2][:1].isupper():
             attributes.add(last)
     texts = {part for text in found.texts for part in text.split(".")}
-    packages = paths & _PACKAGES | (frozenset([""]) if found.imports_by_text else frozenset[str]())
     if not (found.names | attributes).isdisjoint(_LOOKS_UP):
         attributes |= texts
     for root, rest, member in found.looked_up:
@@ -158,6 +157,7 @@ def _words(found: _Reading) -> Words:
         members = (member,) if member else texts
         starts = tuple(_started(found, ((root, rest),)))
         paths.update(registry.canonical(f"{path}.{one}") for path in starts for one in members)
+    packages = paths & _PACKAGES | (frozenset([""]) if found.imports_by_text else frozenset[str]())
     bases = {registry.canonical(path) for path in _started(found, found.bases)}
     bases.update(root for root, _ in found.bases)
     said = found.names.union(attributes, *(path.split(".") for path in paths))

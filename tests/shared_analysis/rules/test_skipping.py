@@ -161,6 +161,13 @@ def made(library, x):
 with torch.no_grad():
     made(torch, torch.ones(3))
 """,
+    "a package looked up by a text": """
+import torch
+
+layer = getattr(torch, "nn").Dropout(0.5)
+with torch.no_grad():
+    layer(torch.ones(3))
+""",
     "another name for a method": """
 import torch
 
