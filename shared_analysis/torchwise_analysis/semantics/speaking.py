@@ -223,7 +223,7 @@ def _keeps_state(words: Words) -> bool:
 def _loads(words: Words) -> bool:
     if "trust_remote_code" in words.said or "trust_remote_code" in words.texts:
         return True
-    if "load" in words.attributes and any(map(words.may_reach, ("torch", "pickle", "joblib"))):
+    if "load" in words.attributes and words.may_reach("torch", "pickle", "joblib"):
         return True
     return not words.paths.isdisjoint(_UNPICKLES)
 
@@ -263,13 +263,13 @@ def _evaluates(words: Words) -> bool:
     if not _builds_modules(words):
         return False
     is_told = not words.said.isdisjoint(_UNRECORDED) or _BY_MODE(words.paths)
-    return is_told or any(map(words.may_reach, _PACKAGES_OF_MODULES))
+    return is_told or words.may_reach(*_PACKAGES_OF_MODULES)
 
 
 def _builds_modules(words: Words) -> bool:
     if "from_pretrained" in words.said or any(map(_is_module, words.paths)):
         return True
-    is_reached = any(map(words.may_reach, _PACKAGES_OF_MODULES))
+    is_reached = words.may_reach(*_PACKAGES_OF_MODULES)
     return is_reached and any(name[:1].isupper() for name in words.attributes)
 
 

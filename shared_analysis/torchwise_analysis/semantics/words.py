@@ -46,9 +46,9 @@ class Words:
         """May an attribute of anything be a library's?"""
         return bool(self.packages)
 
-    def may_reach(self, package: str) -> bool:
-        """May something that is handed around be this package, or hold it?"""
-        return any(self._holds(one, package) for one in self.packages)
+    def may_reach(self, *packages: str) -> bool:
+        """May something that is handed around be one of these packages, or hold one?"""
+        return any(self._holds(outer, one) for outer in self.packages for one in packages)
 
     def _holds(self, outer: str, package: str) -> bool:
         if not outer or outer == package or outer.startswith(f"{package}."):

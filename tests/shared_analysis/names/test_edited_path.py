@@ -127,6 +127,13 @@ def test_other_spellings_are_left_to_jedi(script: Path, edit: str, monkeypatch: 
     assert added_folders(str(script), HEAD + edit, ()) == answer
 
 
+@pytest.fixture
+def jedi_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is left to jedi can be told."""
+    monkeypatch.setattr("torchwise_analysis.names.edited_path.folders_by_jedi", lambda *_: ("from jedi",))
+
+
+@pytest.mark.usefixtures("jedi_answers")
 @pytest.mark.parametrize(
     "edit",
     [
@@ -135,13 +142,11 @@ def test_other_spellings_are_left_to_jedi(script: Path, edit: str, monkeypatch: 
         "def main():\n    def add(path):\n        sys.path.append(path)\n    root = '../code'\n    add(root)",
     ],
 )
-def test_helpers_that_put_on_the_path_what_they_are_given(
-    script: Path, edit: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("torchwise_analysis.names.edited_path.folders_by_jedi", lambda *_: ("from jedi",))
+def test_helpers_that_put_on_the_path_what_they_are_given(script: Path, edit: str) -> None:
     assert added_folders(str(script), HEAD + edit, ()) == (str(script.parent.parent / "code"),)
 
 
+@pytest.mark.usefixtures("jedi_answers")
 @pytest.mark.parametrize(
     "edit",
     [
@@ -151,13 +156,11 @@ def test_helpers_that_put_on_the_path_what_they_are_given(
     ],
     ids=["no caller", "given to its caller", "spread"],
 )
-def test_what_no_caller_in_the_file_tells_is_left_out(
-    script: Path, edit: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("torchwise_analysis.names.edited_path.folders_by_jedi", lambda *_: ("from jedi",))
+def test_what_no_caller_in_the_file_tells_is_left_out(script: Path, edit: str) -> None:
     assert added_folders(str(script), HEAD + edit, ()) == ()
 
 
+@pytest.mark.usefixtures("jedi_answers")
 @pytest.mark.parametrize(
     "edit",
     [
@@ -165,8 +168,5 @@ def test_what_no_caller_in_the_file_tells_is_left_out(
         "def add(path):\n    sys.path.append(path)\nadd = print\nadd('../code')",
     ],
 )
-def test_parameters_and_helpers_that_change_are_left_to_jedi(
-    script: Path, edit: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("torchwise_analysis.names.edited_path.folders_by_jedi", lambda *_: ("from jedi",))
+def test_parameters_and_helpers_that_change_are_left_to_jedi(script: Path, edit: str) -> None:
     assert added_folders(str(script), HEAD + edit, ()) == ("from jedi",)
